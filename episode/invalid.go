@@ -1,0 +1,131 @@
+package episode
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"example.com/turn/internal/rawjson"
+)
+
+// ErrNotUTF8 is the error of a request whose text is not UTF-8.
+var ErrNotUTF8 = errors.New("the body is not UTF-8")
+
+// An InvalidRequest lists everything that is wrong with a request. On the wire
+// it is the detail of a 422, in the form that FastAPI gives it (section 3).
+type InvalidRequest struct{ Faults []Fault }
+
+// A Fault is one thing wrong with a request.
+type Fault struct {
+	Type  string // pydantic's name of it: "missing", "string_type", …
+	Path  []string
+	Msg   string
+	Input []byte // the offending JSON; nil when there is none, or when it is long
+}
+
+// maxInput is how many bytes of JSON a fault shows. A request may be many MB;
+// its error should not be.
+const maxInput = 512
+
+func (e *InvalidRequest) Error() string {
+	texts := make([]string, len(e.Faults))
+	for i, fault := range e.Faults {
+		texts[i] = strings.Join(fault.Path, ".") + ": " + fault.Msg
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Body is the error as the body of a reply: {"detail": [{type, loc, msg, input?}]}.
+func (e *InvalidRequest) Body() rawjson.Body {
+	var w rawjson.ObjectWriter
+	w.Append("detail", func(dst []byte) []byte {
+		dst = append(dst, '[')
+		for i, fault := range e.Faults {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = fault.appendJSON(dst)
+		}
+		return append(dst, ']')
+	})
+	return w.End()
+}
+
+func (f Fault) appendJSON(dst []byte) []byte {
+	var w rawjson.ObjectWriter
+	w.Text("type", f.Type)
+	w.Append("loc", func(dst []byte) []byte {
+		dst = append(dst, '[')
+		for i, part := range f.Path {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = rawjson.AppendText(dst, part)
+		}
+		return append(dst, ']')
+	})
+	w.Text("msg", f.Msg)
+	if f.Input != nil {
+		w.Value("input", f.Input)
+	}
+	return append(dst, w.End().Bytes()...)
+}
+
+// faults collects what is wrong with one request.
+type faults struct{ list []Fault }
+
+func (f *faults) add(kind string, path []string, input []byte, format string, args ...any) {
+	if len(input) > maxInput {
+		input = nil
+	}
+	f.list = append(f.list, Fault{Type: kind, Path: path, Msg: fmt.Sprintf(format, args...), Input: input})
+}
+
+func (f *faults) err() error {
+	if len(f.list) == 0 {
+		return nil
+	}
+	return &InvalidRequest{Faults: f.list}
+}
+
+// at is path with one more part, in memory of its own.
+func at(path []string, part string) []string {
+	return append(path[:len(path):len(path)], part)
+}
+
+// object takes a value apart that must be an object, nil when it is not.
+func (f *faults) object(path []string, value []byte) rawjson.Object {
+	if !rawjson.IsObject(value) {
+		f.add("dict_type", path, value, "Input should be an object, not %s", rawjson.Describe(value))
+		return nil
+	}
+	object, err := rawjson.ParseObject(value)
+	if err != nil { // it is part of a text that has been found valid
+		f.add("json_invalid", path, nil, "%s", err)
+		return nil
+	}
+	return object
+}
+
+// member is the value of a name that must be there, nil when it is not.
+func (f *faults) member(object rawjson.Object, path []string, name string) []byte {
+	value, there := object.Get(name)
+	if !there {
+		f.add("missing", at(path, name), nil, "Field required")
+		return nil
+	}
+	return value
+}
+
+// only refuses names other than those given.
+func (f *faults) only(object rawjson.Object, path []string, names ...string) {
+	for _, member := range object {
+		known := false
+		for _, name := range names {
+			known = known || member.Name == name
+		}
+		if !known {
+			f.add("extra_forbidden", at(path, member.Name), member.Value, "Extra inputs are not permitted")
+		}
+	}
+}

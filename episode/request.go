@@ -1,0 +1,343 @@
+package episode
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+)
+
+// A Request asks for one attempt at one rollout of a task. Bodies are JSON
+// objects and are passed on as they are; they must not change while an episode
+// uses them.
+type Request struct {
+	EpisodeID protocol.EpisodeID
+	TaskID    protocol.TaskID
+	// Params is responses_create_params: the agent's input.
+	Params json.RawMessage
+	// TaskData is the task's own fields. Nil: none.
+	TaskData json.RawMessage
+	// AgentTimeout is the time that the agent has for its answer. 0: the
+	// driver's default.
+	AgentTimeout time.Duration
+
+	// fields are those of TaskData; nil until they are needed.
+	fields rawjson.Object
+}
+
+// Validate reports everything that is wrong with the request, as an
+// *[InvalidRequest]. A request that [ParseRequest] made is valid.
+func (r *Request) Validate() error {
+	_, err := r.checked()
+	return err
+}
+
+// checked is a copy of the request whose fields are known, if it is valid.
+func (r *Request) checked() (*Request, error) {
+	if r.fields != nil {
+		return r, nil
+	}
+	f, checked := &faults{}, *r
+	checkRolloutID(f, []string{"episode_id", "rollout_id"}, r.EpisodeID.RolloutID, nil)
+	if r.EpisodeID.Attempt < 0 || r.EpisodeID.Attempt > protocol.MaxAttempt {
+		f.add("greater_than_equal", []string{"episode_id", "attempt"}, nil, "Input should be between 0 and %d", int64(protocol.MaxAttempt))
+	}
+	checkID(f, []string{"task_id", "taskset"}, r.TaskID.Taskset, nil)
+	checkID(f, []string{"task_id", "task_id"}, r.TaskID.TaskID, nil)
+	if r.AgentTimeout < 0 {
+		f.add("greater_than", []string{"agent_timeout_seconds"}, nil, "Input should be greater than 0")
+	}
+	checked.Params = bytes.TrimSpace(r.Params)
+	if err := rawjson.Check(checked.Params); err != nil {
+		f.add("json_invalid", []string{"responses_create_params"}, nil, "%s", err)
+	} else {
+		checkParams(f, []string{"responses_create_params"}, checked.Params)
+	}
+	if r.TaskData == nil {
+		checked.TaskData = json.RawMessage("{}")
+	}
+	var err error
+	if checked.fields, err = rawjson.ParseObject(checked.TaskData); err != nil {
+		f.add("json_invalid", []string{"task_data"}, nil, "%s", err)
+	}
+	return &checked, f.err()
+}
+
+// ParseRequest reads the body of POST /run (section 3). The request refers to
+// body, which must not change as long as it is used. The error is an
+// *[InvalidRequest] that lists all faults, or [ErrNotUTF8].
+func ParseRequest(body []byte) (*Request, error) {
+	object, err := parseBody(body)
+	if err != nil {
+		return nil, err
+	}
+	return readRequest(object)
+}
+
+// parseBody takes a request's text apart. A byte order mark is skipped.
+func parseBody(body []byte) (rawjson.Object, error) {
+	body = bytes.TrimPrefix(body, []byte("\uFEFF"))
+	object, err := rawjson.ParseObject(body)
+	if err == nil {
+		return object, nil
+	}
+	if !utf8.Valid(body) {
+		return nil, ErrNotUTF8
+	}
+	var f faults
+	var syntax *rawjson.SyntaxError
+	if errors.As(err, &syntax) {
+		f.add("json_invalid", []string{"body"}, nil, "JSON decode error: %s at byte %d", syntax.Problem, syntax.Offset)
+	} else {
+		f.add("model_attributes_type", []string{"body"}, body, "Input should be an object, not %s", rawjson.Describe(body))
+	}
+	return nil, f.err()
+}
+
+func readRequest(object rawjson.Object) (*Request, error) {
+	f, body := &faults{}, []string{"body"}
+	r := &Request{}
+	f.only(object, body, "episode_id", "task")
+	if value := f.member(object, body, "episode_id"); value != nil {
+		r.EpisodeID = readEpisodeID(f, at(body, "episode_id"), value)
+	}
+	if value := f.member(object, body, "task"); value != nil {
+		readTask(f, at(body, "task"), value, r)
+	}
+	return r, f.err()
+}
+
+func readEpisodeID(f *faults, path []string, value []byte) protocol.EpisodeID {
+	var id protocol.EpisodeID
+	object := f.object(path, value)
+	if object == nil {
+		return id
+	}
+	f.only(object, path, "rollout_id", "attempt")
+	if value := f.member(object, path, "rollout_id"); value != nil {
+		id.RolloutID = readText(f, at(path, "rollout_id"), value)
+		if rawjson.IsString(value) {
+			checkRolloutID(f, at(path, "rollout_id"), id.RolloutID, value)
+		}
+	}
+	if value, there := object.Get("attempt"); there {
+		id.Attempt = readWhole(f, at(path, "attempt"), value)
+	}
+	return id
+}
+
+func readTask(f *faults, path []string, value []byte, r *Request) {
+	object := f.object(path, value)
+	if object == nil {
+		return
+	}
+	f.only(object, path, "task_id", "task_input")
+	if value := f.member(object, path, "task_id"); value != nil {
+		r.TaskID = readTaskID(f, at(path, "task_id"), value)
+	}
+	if value := f.member(object, path, "task_input"); value != nil {
+		readInput(f, at(path, "task_input"), f.object(at(path, "task_input"), value), r)
+	}
+}
+
+func readTaskID(f *faults, path []string, value []byte) protocol.TaskID {
+	var id protocol.TaskID
+	object := f.object(path, value)
+	if object == nil {
+		return id
+	}
+	f.only(object, path, "taskset", "task_id")
+	for _, field := range []struct {
+		name string
+		into *string
+	}{{"taskset", &id.Taskset}, {"task_id", &id.TaskID}} {
+		value := f.member(object, path, field.name)
+		if value == nil {
+			continue
+		}
+		*field.into = readText(f, at(path, field.name), value)
+		if rawjson.IsString(value) {
+			checkID(f, at(path, field.name), *field.into, value)
+		}
+	}
+	return id
+}
+
+// readInput reads task_input, or the part of a flat row that takes its place:
+// the agent's input, its deadline, task_data, and other fields that are merged
+// into it.
+func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
+	if object == nil {
+		return
+	}
+	if value := f.member(object, path, "responses_create_params"); value != nil {
+		checkParams(f, at(path, "responses_create_params"), value)
+		r.Params = value
+	}
+	if value, there := object.Get("agent_timeout_seconds"); there {
+		r.AgentTimeout = readSeconds(f, at(path, "agent_timeout_seconds"), value)
+	}
+	r.TaskData, r.fields = json.RawMessage("{}"), rawjson.Object{}
+	if value, there := object.Get("task_data"); there {
+		r.TaskData, r.fields = value, f.object(at(path, "task_data"), value)
+	}
+	mergeFlat(f, path, object, r)
+}
+
+// mergeFlat merges the fields beside task_data into it.
+func mergeFlat(f *faults, path []string, object rawjson.Object, r *Request) {
+	merged := r.fields
+	for _, member := range object {
+		switch member.Name {
+		case "responses_create_params", "task_data", "agent_timeout_seconds":
+			continue
+		}
+		inside, there := r.fields.Get(member.Name)
+		if there && !sameJSON(inside, member.Value) {
+			f.add("value_error", path, nil, "Conflicting task field '%s' inside and outside task_data", member.Name)
+		}
+		if !there {
+			merged = append(merged, member)
+		}
+	}
+	if len(merged) == len(r.fields) {
+		return
+	}
+	var w rawjson.ObjectWriter
+	for _, member := range merged {
+		w.Member(member)
+	}
+	r.fields, r.TaskData = merged, w.End().Bytes()
+}
+
+// sameJSON reports whether two values are equal to a reader that does not look
+// at white space, the order of members or the spelling of numbers.
+func sameJSON(a, b []byte) bool {
+	return bytes.Equal(a, b) || sameValue(decode(a), decode(b))
+}
+
+func decode(value []byte) any {
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber()
+	var v any
+	_ = d.Decode(&v) // it has been found valid
+	return v
+}
+
+func sameValue(a, b any) bool {
+	switch a := a.(type) {
+	case json.Number:
+		b, ok := b.(json.Number)
+		return ok && sameNumber(string(a), string(b))
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			if !sameValue(a[i], b[i]) {
+				return false
+			}
+		}
+		return true
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for name := range a {
+			if other, there := b[name]; !there || !sameValue(a[name], other) {
+				return false
+			}
+		}
+		return true
+	}
+	return a == b
+}
+
+// sameNumber compares whole numbers exactly and others as floats, as Python does.
+func sameNumber(a, b string) bool {
+	x, whole := new(big.Int).SetString(a, 10)
+	y, wholeToo := new(big.Int).SetString(b, 10)
+	if whole && wholeToo {
+		return x.Cmp(y) == 0
+	}
+	p, errA := strconv.ParseFloat(a, 64)
+	q, errB := strconv.ParseFloat(b, 64)
+	return errA == nil && errB == nil && p == q
+}
+
+func readText(f *faults, path []string, value []byte) string {
+	text, ok := rawjson.Text(value)
+	if !ok {
+		f.add("string_type", path, value, "Input should be a string, not %s", rawjson.Describe(value))
+	}
+	return text
+}
+
+// readWhole reads a whole number from 0 on; 2.0 is one, "2" and true are not.
+func readWhole(f *faults, path []string, value []byte) int64 {
+	if !rawjson.IsNumber(value) {
+		f.add("int_type", path, value, "Input should be a whole number, not %s", rawjson.Describe(value))
+		return 0
+	}
+	number, err := strconv.ParseFloat(string(value), 64)
+	switch {
+	case err != nil || number != math.Trunc(number):
+		f.add("int_from_float", path, value, "Input should be a whole number")
+	case number < 0:
+		f.add("greater_than_equal", path, value, "Input should be greater than or equal to 0")
+	case number > protocol.MaxAttempt:
+		f.add("less_than_equal", path, value, "Input should be less than or equal to %d", int64(protocol.MaxAttempt))
+	default:
+		return int64(number)
+	}
+	return 0
+}
+
+func readSeconds(f *faults, path []string, value []byte) time.Duration {
+	if !rawjson.IsNumber(value) {
+		f.add("float_type", path, value, "Input should be a number of seconds, not %s", rawjson.Describe(value))
+		return 0
+	}
+	seconds, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || seconds <= 0 {
+		f.add("greater_than", path, value, "Input should be a finite number greater than 0")
+		return 0
+	}
+	if seconds >= math.MaxInt64/float64(time.Second) {
+		return math.MaxInt64
+	}
+	return max(time.Duration(seconds*float64(time.Second)), 1)
+}
+
+func checkRolloutID(f *faults, path []string, id string, value []byte) {
+	if err := protocol.CheckRolloutID(id); err != nil {
+		f.add("string_pattern_mismatch", path, value, "A rollout id %s", err)
+	}
+}
+
+func checkID(f *faults, path []string, id string, value []byte) {
+	switch {
+	case id == "":
+		f.add("string_too_short", path, value, "Input should have at least 1 character")
+	case !utf8.ValidString(id):
+		f.add("string_unicode", path, value, "Input should be a valid string, without lone surrogates")
+	}
+}
+
+func checkParams(f *faults, path []string, value []byte) {
+	params := f.object(path, value)
+	stream, there := params.Get("stream")
+	if there && strings.TrimSpace(string(stream)) == "true" {
+		f.add("value_error", at(path, "stream"), stream, "Streaming is not supported: the answer is taken whole")
+	}
+}

@@ -1,0 +1,219 @@
+package episode
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+)
+
+// RowRules say how a flat row becomes a request.
+type RowRules struct {
+	// Taskset is the taskset of a row that names none.
+	Taskset string
+	// Servers, when not nil, are the names that a row's task_source may have.
+	Servers []string
+	// Agent, when not "", is the only name that a row's agent_ref may have.
+	Agent string
+}
+
+// A Row is a flat row: responses_create_params and the task's fields side by
+// side, with the collector's own fields between them (section 3, legacy mode).
+type Row struct {
+	Request Request
+	// TaskIndex and RolloutIndex are _ng_task_index and _ng_rollout_index; nil
+	// when the row has none.
+	TaskIndex    *int64
+	RolloutIndex *int64
+	// Taskset is the row's task_source, "" when it has none.
+	Taskset string
+}
+
+// ParseLegacyRequest reads the body of POST /run in legacy mode: a flat row, or an
+// episode request as [ParseRequest] takes it. row reports which of them it was.
+func ParseLegacyRequest(body []byte, rules RowRules) (r *Request, row bool, err error) {
+	object, err := parseBody(body)
+	if err != nil {
+		return nil, false, err
+	}
+	if isEpisodeRequest(object) {
+		r, err = readRequest(object)
+		return r, false, err
+	}
+	f := &faults{}
+	parsed := readRow(f, []string{"body"}, object, rules)
+	if parsed.Request.EpisodeID.RolloutID == "" || parsed.Request.TaskID.TaskID == "" {
+		needIndexes(f, []string{"body"}, object)
+	}
+	return &parsed.Request, true, f.err()
+}
+
+// isEpisodeRequest tells an episode request from a flat row. A row may have any
+// fields, also task_id and task; it always has the agent's input at top level.
+func isEpisodeRequest(object rawjson.Object) bool {
+	if _, flat := object.Get("responses_create_params"); flat {
+		return false
+	}
+	_, hasID := object.Get("episode_id")
+	task, _ := object.Get("task")
+	return hasID || rawjson.IsObject(task)
+}
+
+// needIndexes refuses a row that can be named neither by itself nor by its
+// indexes.
+func needIndexes(f *faults, path []string, object rawjson.Object) {
+	f.member(object, path, "_ng_task_index")
+	f.member(object, path, "_ng_rollout_index")
+}
+
+// readRow reads a flat row. Its rollout id is _ng_rollout_id, else made of the
+// task's and the rollout's index, else "".
+func readRow(f *faults, path []string, object rawjson.Object, rules RowRules) Row {
+	row := Row{TaskIndex: readIndex(f, path, object, "_ng_task_index"), RolloutIndex: readIndex(f, path, object, "_ng_rollout_index")}
+	if attempt := readIndex(f, path, object, "_ng_attempt_index"); attempt != nil {
+		row.Request.EpisodeID.Attempt = *attempt
+	}
+	row.Request.EpisodeID.RolloutID = rowRolloutID(f, path, object, row)
+	row.Taskset = rowTaskset(f, path, object, rules)
+	row.Request.TaskID = protocol.TaskID{Taskset: row.Taskset, TaskID: rowTaskID(object, row)}
+	if row.Taskset == "" {
+		row.Request.TaskID.Taskset = rules.Taskset
+	}
+	if id := row.Request.TaskID.TaskID; id != "" {
+		checkID(f, at(path, "task_id"), id, nil)
+	}
+	checkAgentRef(f, path, object, rules)
+	readInput(f, path, slices.DeleteFunc(slices.Clone(object), notTaskData), &row.Request)
+	return row
+}
+
+// notTaskData reports whether a row's field is the collector's.
+func notTaskData(field rawjson.Member) bool {
+	switch field.Name {
+	case "agent_ref", "task_source", "skills_ref":
+		return true
+	}
+	return strings.HasPrefix(field.Name, "_ng_")
+}
+
+func readIndex(f *faults, path []string, object rawjson.Object, name string) *int64 {
+	value := object.Present(name)
+	if value == nil {
+		return nil
+	}
+	index := readWhole(f, at(path, name), value)
+	return &index
+}
+
+func rowRolloutID(f *faults, path []string, object rawjson.Object, row Row) string {
+	if value := object.Present("_ng_rollout_id"); value != nil {
+		id := readText(f, at(path, "_ng_rollout_id"), value)
+		if rawjson.IsString(value) {
+			checkRolloutID(f, at(path, "_ng_rollout_id"), id, value)
+		}
+		return id
+	}
+	if row.TaskIndex == nil || row.RolloutIndex == nil {
+		return ""
+	}
+	return RolloutID(*row.TaskIndex, *row.RolloutIndex)
+}
+
+// RolloutID is the rollout id of a row that names none.
+func RolloutID(taskIndex, rolloutIndex int64) string {
+	return strconv.FormatInt(taskIndex, 10) + "-" + strconv.FormatInt(rolloutIndex, 10)
+}
+
+func rowTaskset(f *faults, path []string, object rawjson.Object, rules RowRules) string {
+	value := object.Present("task_source")
+	if value == nil {
+		return ""
+	}
+	path = at(path, "task_source")
+	source := readText(f, path, value)
+	if rawjson.IsString(value) {
+		checkID(f, path, source, value)
+	}
+	if rules.Servers != nil && !slices.Contains(rules.Servers, source) {
+		f.add("value_error", path, value, "task_source should name one of %s", strings.Join(rules.Servers, ", "))
+	}
+	return source
+}
+
+// rowTaskID is the first scalar of task_id, problem_id and instance_id as text,
+// else the task's index.
+func rowTaskID(object rawjson.Object, row Row) string {
+	for _, name := range []string{"task_id", "problem_id", "instance_id"} {
+		value, _ := object.Get(name)
+		if text, ok := rawjson.Text(value); ok && text != "" {
+			return text
+		}
+		if rawjson.IsNumber(value) {
+			return string(value)
+		}
+	}
+	if row.TaskIndex == nil {
+		return ""
+	}
+	return strconv.FormatInt(*row.TaskIndex, 10)
+}
+
+func checkAgentRef(f *faults, path []string, object rawjson.Object, rules RowRules) {
+	value := object.Present("agent_ref")
+	if value == nil || rules.Agent == "" {
+		return
+	}
+	path = at(path, "agent_ref")
+	ref := f.object(path, value)
+	if ref == nil {
+		return
+	}
+	name := f.member(ref, path, "name")
+	if name == nil {
+		return
+	}
+	if text, ok := rawjson.Text(name); !ok || text != rules.Agent {
+		f.add("value_error", at(path, "name"), name, "agent_ref should name the agent server, %s", rules.Agent)
+	}
+}
+
+// LegacyBody is the reply of POST /run to a flat row: the verify response, or the
+// failure in the collector's fields, and the agent server's name.
+func (r Reply) LegacyBody(agent string) rawjson.Body {
+	var w rawjson.ObjectWriter
+	if r.Failure != nil {
+		writeLegacyFailure(&w, r.Failure)
+	} else {
+		for _, field := range r.Result.fields {
+			if field.Name == "agent_ref" || field.Name == observationsField && rawjson.IsNull(field.Value) {
+				continue
+			}
+			w.Member(field)
+		}
+	}
+	var ref rawjson.ObjectWriter
+	ref.Text("name", agent)
+	w.Body("agent_ref", ref.End())
+	return w.End()
+}
+
+func writeLegacyFailure(w *rawjson.ObjectWriter, f *failures.Failure) {
+	w.Text("_ng_failure_class", FailureClass)
+	w.Bool("_ng_failure_terminal", f.Terminal)
+	w.Text("_ng_failure_message", f.Reason)
+	if f.Stage != "" {
+		w.Text("_ng_failure_stage", string(f.Stage))
+	}
+	if f.PartialResponse != nil {
+		w.Value("_ng_failure_partial_response", f.PartialResponse)
+	}
+}
+
+// FailureClass is _ng_failure_class of every failure that an environment server
+// reports.
+const FailureClass = "environment_server_failed"
+
+const observationsField = "ng_agent_observations"

@@ -1,0 +1,143 @@
+package failures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+)
+
+// A Limit is a time limit of ours that ran out. It is the cause of the context
+// that ends the call (context.WithTimeoutCause), so that the failure can name it.
+type Limit struct {
+	Name  string        // "seed timeout"
+	After time.Duration // how long it was
+}
+
+func (l *Limit) Error() string { return fmt.Sprintf("the %s of %s ran out", l.Name, l.After) }
+
+// Timeout marks the limit as a time-out for code that asks errors that way.
+func (l *Limit) Timeout() bool { return true }
+
+// An EpisodeLimit is the deadline of a whole attempt; its failures read
+// "Episode timed out after 30s in POST /verify".
+type EpisodeLimit struct{ After time.Duration }
+
+func (l *EpisodeLimit) Error() string { return fmt.Sprintf("Episode timed out after %s", l.After) }
+
+// Timeout marks the limit as a time-out for code that asks errors that way.
+func (l *EpisodeLimit) Timeout() bool { return true }
+
+// A Stop is why episodes are given up from outside: the caller went away
+// ([Cancelled]) or the server is going down ([Shutdown]). It is the cause of
+// the context that ends them (context.WithCancelCause).
+type Stop struct {
+	Kind   Kind
+	Reason string
+}
+
+func (s *Stop) Error() string { return s.Reason }
+
+// Interrupted is the failure of an episode that was ended, for that cause, while
+// it was doing something: "waiting for admission", "in POST /verify to …".
+func Interrupted(stage Stage, cause error, doing string) *Failure {
+	f := New(stage, "", "")
+	f.Err = cause
+	f.Kind, f.Reason = interruption(cause)
+	f.Reason = cut(f.Reason + " " + doing)
+	return f
+}
+
+// interruption is the kind and the words of a context's cause, or no kind when
+// it is not one of ours.
+func interruption(cause error) (Kind, string) {
+	var (
+		limit   *Limit
+		episode *EpisodeLimit
+		stop    *Stop
+	)
+	switch {
+	case errors.As(cause, &episode):
+		return TransportTimeout, episode.Error()
+	case errors.As(cause, &limit):
+		return TransportTimeout, limit.Error()
+	case errors.As(cause, &stop):
+		return stop.Kind, stop.Reason
+	case errors.Is(cause, context.Canceled):
+		return Cancelled, "the episode was cancelled"
+	case errors.Is(cause, context.DeadlineExceeded):
+		return TransportTimeout, "the caller's deadline passed"
+	}
+	return "", ""
+}
+
+// Broken is the failure of a call that got no whole reply. cause is what ended
+// it: the cause of its context when that had ended, else the error of the
+// connection. connected says whether a connection to the server was made. before
+// is the error of an earlier try of the same call, nil when there was none.
+func Broken(call Call, cause error, connected bool, before error) *Failure {
+	f := &Failure{Stage: call.Stage, Err: cause}
+	kind, reason := interruption(cause)
+	if kind != "" {
+		f.Kind, f.Reason = kind, fmt.Sprintf("%s in %s to %s", reason, call.What, call.Server)
+	} else {
+		f.Kind = TransportKind(cause, connected)
+		f.Reason = fmt.Sprintf("%s did not answer %s: %s", call.Server, call.What, transportWords(f.Kind, cause))
+	}
+	if before != nil {
+		f.Reason += "; before that: " + words(before)
+	}
+	f.Reason = call.reason("%s", f.Reason)
+	return f
+}
+
+// TransportKind classifies the error of a call whose connection failed, by what
+// the operating system said and never by the error's text. connected says
+// whether there was a connection: what then goes wrong in a way that has no name
+// is the peer's doing.
+func TransportKind(err error, connected bool) Kind {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, errno) {
+			return TransportLocalResource
+		}
+	}
+	if connected {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return TransportTimeout
+		}
+		return TransportPeerDrop
+	}
+	return TransportUnreachable
+}
+
+func transportWords(kind Kind, err error) string {
+	if kind == TransportLocalResource {
+		return words(err) + " (this machine ran out of descriptors, ports or memory: lower the concurrency, or raise the limit that ulimit -n shows)"
+	}
+	return words(err)
+}
+
+// words is an error's text without the URL that net/http puts before it: a URL
+// may hold a query that is nobody's business.
+func words(err error) string {
+	var inURL *url.Error
+	if errors.As(err, &inURL) {
+		err = inURL.Err
+	}
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "the connection ended within the reply"
+	case errors.Is(err, io.EOF):
+		return "the connection ended before the reply"
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op != "dial" {
+		return "the connection failed: " + op.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,289 @@
+package envserver
+
+import (
+	"context"
+	"errors"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/retry"
+)
+
+// Compat is the NeMo Gym whose failure type replies are written for.
+type Compat string
+
+const (
+	Compat07   Compat = "0.7"  // refuses a failure with fields that it does not know
+	CompatMain Compat = "main" // has observations, trajectory and cleanup error in it
+)
+
+// A Config says what the server serves.
+type Config struct {
+	Driver *episode.Driver
+	// Policy says which failures go round again within one request.
+	Policy retry.Policy
+	// Compat: "" is Compat07.
+	Compat Compat
+	// Legacy takes flat rows too. Rules are how they become requests.
+	Legacy bool
+	Rules  episode.RowRules
+	// Grace is how long episodes under way may go on when the server drains. 0:
+	// not at all.
+	Grace  time.Duration
+	Logger zerolog.Logger
+}
+
+// A Server is an environment server. It is an http.Handler.
+type Server struct {
+	config Config
+	mux    *http.ServeMux
+
+	// episodes ends, with a cause, when episodes under way are given up.
+	episodes context.Context
+	giveUp   context.CancelCauseFunc
+
+	mu       sync.Mutex
+	draining bool
+	running  sync.WaitGroup // requests to /run; none is added once draining
+}
+
+// New makes a server.
+func New(config Config) *Server {
+	s := &Server{config: config, mux: http.NewServeMux()}
+	s.episodes, s.giveUp = context.WithCancelCause(context.Background())
+	s.mux.HandleFunc("POST "+protocol.PathRun, s.run)
+	s.mux.HandleFunc("POST "+protocol.PathAggregateMetrics, s.aggregateMetrics)
+	for _, path := range []string{"/{$}", "/health", "/healthz", "/livez"} {
+		s.mux.HandleFunc("GET "+path, s.alive)
+	}
+	s.mux.HandleFunc("GET /readyz", s.ready)
+	s.mux.HandleFunc("/", notFound)
+	for _, path := range []string{protocol.PathRun, protocol.PathAggregateMetrics} {
+		s.mux.HandleFunc(path, methodNotAllowed)
+	}
+	return s
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// readHeaderTimeout bounds how long a connection may take to say what it wants.
+const readHeaderTimeout = time.Minute
+
+// Serve answers requests on the listener until ctx ends; then it drains. It
+// returns nil when it has drained, and closes the listener in any case. To stop
+// without a grace, call [Server.Abort] meanwhile.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{Handler: s, ReadHeaderTimeout: readHeaderTimeout}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		s.Abort()
+		s.running.Wait()
+		return err
+	case <-ctx.Done():
+	}
+	s.Drain()
+	// Every episode has ended; callers have a moment to take their replies.
+	ctx, cancel := context.WithTimeout(context.Background(), lastReplies)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		_ = server.Close() // those left do not read, or never finish what they send
+	}
+	<-served
+	return nil
+}
+
+// lastReplies is how long callers have to take their replies before the
+// connections are closed.
+const lastReplies = 5 * time.Second
+
+// Drain turns readiness off and lets no episode begin. It returns when those under
+// way have ended: by themselves within the grace, or cancelled after it.
+func (s *Server) Drain() {
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
+	s.config.Driver.Drain()
+	s.config.Logger.Info().Dur("grace", s.config.Grace).Msg("draining: no new episode begins")
+	grace := time.AfterFunc(s.config.Grace, s.Abort)
+	defer grace.Stop()
+	s.running.Wait()
+}
+
+// Abort cancels the episodes under way. Their closes still run.
+func (s *Server) Abort() {
+	s.giveUp(&failures.Stop{Kind: failures.Shutdown, Reason: "the environment server is shutting down"})
+}
+
+// begin counts a request to /run as running, unless the server drains.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false
+	}
+	s.running.Add(1)
+	return true
+}
+
+func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	body, ok := readBody(w, r)
+	if !ok {
+		return
+	}
+	request, row, err := s.parse(body)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply, answer := s.drive(r.Context(), request)
+	if !answer {
+		return
+	}
+	switch {
+	case row:
+		writeJSON(w, http.StatusOK, reply.LegacyBody(s.config.Rules.Agent))
+	case s.config.Compat == CompatMain:
+		writeJSON(w, http.StatusOK, reply.Body((*failures.Failure).MainBody))
+	default:
+		writeJSON(w, http.StatusOK, reply.Body(nil))
+	}
+}
+
+func (s *Server) parse(body []byte) (r *episode.Request, row bool, err error) {
+	if s.config.Legacy {
+		return episode.ParseLegacyRequest(body, s.config.Rules)
+	}
+	r, err = episode.ParseRequest(body)
+	return r, false, err
+}
+
+// drive runs the episode for as long as the caller waits for it. answer is false
+// when the caller has gone.
+func (s *Server) drive(caller context.Context, r *episode.Request) (reply episode.Reply, answer bool) {
+	if !s.begin() {
+		reply := episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
+		reply.Failure = failures.New(failures.StageAdmission, failures.Shutdown, "the environment server is shutting down")
+		return reply, true
+	}
+	defer s.running.Done()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
+	defer cancel(nil)
+	defer context.AfterFunc(s.episodes, func() { cancel(context.Cause(s.episodes)) })()
+	defer context.AfterFunc(caller, func() {
+		cancel(&failures.Stop{Kind: failures.Cancelled, Reason: "the caller went away"})
+	})()
+	reply = episode.Redispatch(ctx, s.config.Driver, r, s.config.Policy)
+	return reply, caller.Err() == nil
+}
+
+// aggregateMetrics forwards the body unread to the resources server.
+func (s *Server) aggregateMetrics(w http.ResponseWriter, r *http.Request) {
+	body, ok := readBody(w, r)
+	if !ok {
+		return
+	}
+	reply, err := s.config.Driver.Resources().AggregateMetrics(r.Context(), body)
+	switch {
+	case err != nil:
+		writeDetail(w, http.StatusBadGateway, err.Error())
+	case reply.Status >= 200 && reply.Status <= 299, reply.Status >= 400 && reply.Status <= 499:
+		if reply.ContentType != "" {
+			w.Header().Set("Content-Type", reply.ContentType)
+		}
+		w.WriteHeader(reply.Status)
+		_, _ = w.Write(reply.Body)
+	default:
+		refusal := failures.ReadRefusal(reply.Status, reply.ContentType, reply.Body)
+		writeDetail(w, http.StatusBadGateway, "the resources server answered "+strconv.Itoa(reply.Status)+": "+refusal.String())
+	}
+}
+
+func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {
+	writeStatus(w, http.StatusOK, "ok")
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	draining := s.draining
+	s.mu.Unlock()
+	if draining {
+		writeStatus(w, http.StatusServiceUnavailable, "draining")
+		return
+	}
+	writeStatus(w, http.StatusOK, "ok")
+}
+
+// readBody reads a JSON request. What is not sent as application/json is refused:
+// a web page can post to a server on loopback, but not with that type.
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) || media != "application/json" {
+		writeDetail(w, http.StatusUnsupportedMediaType, "the body should be sent as application/json")
+		return nil, false
+	}
+	body, err = httpcall.ReadAll(r.Body, r.ContentLength, MaxRequestBytes)
+	if errors.Is(err, httpcall.ErrTooLarge) {
+		w.Header().Set("Connection", "close")
+		writeDetail(w, http.StatusRequestEntityTooLarge, "the body is larger than "+strconv.Itoa(MaxRequestBytes)+" bytes")
+		return nil, false
+	}
+	if err != nil {
+		return nil, false // the caller has gone, or does not speak HTTP
+	}
+	return body, true
+}
+
+// MaxRequestBytes is how large a request may be: a gibibyte.
+const MaxRequestBytes = 1 << 30
+
+func refuse(w http.ResponseWriter, err error) {
+	var invalid *episode.InvalidRequest
+	if errors.As(err, &invalid) {
+		writeJSON(w, http.StatusUnprocessableEntity, invalid.Body())
+		return
+	}
+	writeDetail(w, http.StatusBadRequest, err.Error())
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeDetail(w, http.StatusNotFound, "Not Found")
+}
+
+func methodNotAllowed(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Allow", http.MethodPost)
+	writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+}
+
+func writeStatus(w http.ResponseWriter, status int, text string) {
+	var object rawjson.ObjectWriter
+	object.Text("status", text)
+	writeJSON(w, status, object.End())
+}
+
+func writeDetail(w http.ResponseWriter, status int, text string) {
+	var object rawjson.ObjectWriter
+	object.Text("detail", text)
+	writeJSON(w, status, object.End())
+}
+
+// writeJSON writes a reply whose caller may have gone meanwhile, which is the
+// caller's business.
+func writeJSON(w http.ResponseWriter, status int, body rawjson.Body) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	w.WriteHeader(status)
+	_, _ = body.WriteTo(w)
+}

@@ -1,0 +1,158 @@
+package httpcall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/retry"
+)
+
+// DefaultMaxReplyBytes is how large a reply may be: a gibibyte.
+const DefaultMaxReplyBytes = 1 << 30
+
+// A Config says how one server is called.
+type Config struct {
+	// URL is the server's base URL: http or https, without a query. A path is
+	// put before that of each call.
+	URL string
+	// Server names the server in reasons and logs: "agent server weather_agent".
+	Server string
+	// Transport makes the connections. Nil: one made by NewTransport for this
+	// client alone.
+	Transport http.RoundTripper
+	// Resend bounds the re-sends of a call whose connection failed.
+	Resend retry.Resend
+	// MaxReplyBytes bounds the body of a reply. 0: DefaultMaxReplyBytes.
+	MaxReplyBytes int64
+	// Logger gets a warning when the server's connections begin to fail. The
+	// zero value discards.
+	Logger zerolog.Logger
+	// Now is the clock. Nil: time.Now.
+	Now func() time.Time
+}
+
+// Validate reports what is wrong with the configuration.
+func (c Config) Validate() error {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Server, errors.Unwrap(err))
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return fmt.Errorf("%s: want an absolute URL such as http://127.0.0.1:9001, got %q", c.Server, c.URL)
+	case u.User != nil:
+		return fmt.Errorf("%s: the URL must not hold a user name or password", c.Server)
+	case u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("%s: the URL must not have a query or a fragment", c.Server)
+	case c.MaxReplyBytes < 0:
+		return fmt.Errorf("%s: the limit on replies must not be negative", c.Server)
+	}
+	return nil
+}
+
+// A Client makes the calls to one server. It is safe for concurrent use.
+type Client struct {
+	config   Config
+	base     string // without a slash at its end
+	troubled atomic.Bool
+}
+
+// New makes a client. The configuration must be valid.
+func New(config Config) *Client {
+	if config.Transport == nil {
+		config.Transport = NewTransport()
+	}
+	if config.MaxReplyBytes == 0 {
+		config.MaxReplyBytes = DefaultMaxReplyBytes
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	return &Client{config: config, base: strings.TrimRight(config.URL, "/")}
+}
+
+// URL is the server's base URL, without a slash at its end.
+func (c *Client) URL() string { return c.base }
+
+// A Call is one POST.
+type Call struct {
+	Stage failures.Stage
+	// What names the call in reasons: "POST /verify", without the prefixes that
+	// differ from episode to episode.
+	What string
+	Path string
+	Rule retry.Rule
+	Body rawjson.Body
+	// Jar gets the cookies of every reply, those of refusals and redirects
+	// too. Nil: they are dropped.
+	Jar *Jar
+	// Fresh calls carry no cookie, not even one that a broken reply to the same
+	// call has left in the jar: they open the session.
+	Fresh bool
+}
+
+// Failed is what failures of the call have in common.
+func (c *Client) Failed(call Call) failures.Call {
+	failed := failures.Call{Stage: call.Stage, Server: c.config.Server, What: call.What}
+	if call.Jar != nil {
+		failed.Secrets = call.Jar.secrets
+	}
+	return failed
+}
+
+// Post makes the call and returns the body of a successful reply (200 to 299).
+// Every other end is a *[failures.Failure]. When ctx ends, Post returns without
+// delay, and no byte of the call is sent after that.
+func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
+	reply, failure := c.send(ctx, call)
+	if failure != nil {
+		return nil, failure
+	}
+	if !reply.success() {
+		return nil, failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Now())
+	}
+	return reply.body, nil
+}
+
+// A Reply is a server's answer, whatever its status.
+type Reply struct {
+	Status      int
+	ContentType string
+	Body        []byte
+}
+
+// Forward makes the call and returns the reply even when it is a refusal.
+func (c *Client) Forward(ctx context.Context, call Call) (Reply, error) {
+	reply, failure := c.send(ctx, call)
+	if failure != nil {
+		return Reply{}, failure
+	}
+	return Reply{Status: reply.status, ContentType: reply.header.Get("Content-Type"), Body: reply.body}, nil
+}
+
+// broken logs the first of the calls that find the server's connections failing,
+// so that a person learns of it at once and not a thousand times.
+func (c *Client) broken(call Call, err error, reached bool, wait time.Duration) {
+	event := c.config.Logger.Debug()
+	if c.troubled.CompareAndSwap(false, true) {
+		event = c.config.Logger.Warn()
+	}
+	failure := failures.Broken(c.Failed(call), err, reached, nil)
+	event.Str("server", c.config.Server).Str("call", call.What).Str("reason", failure.Reason).Dur("again_in", wait).Msg("a call broke and is sent again")
+}
+
+func (c *Client) answered() {
+	if c.troubled.Load() && c.troubled.CompareAndSwap(true, false) {
+		c.config.Logger.Info().Str("server", c.config.Server).Msg("the server answers again")
+	}
+}

@@ -1,0 +1,11 @@
+// Package httpcall makes one POST of the protocol: the connection pool, the
+// re-send rule, the cookie jar, the size limit, and what a broken connection
+// means (sections 5 and 6).
+//
+// It stands on hashicorp/go-retryablehttp for the loop of re-sends and decides
+// everything else itself, because that library's defaults are not safe here: it
+// would replay refused POSTs, obey any Retry-After, throw a refusal's body away
+// and close every idle connection of the pool after a failed call.
+//
+// A call ends in the reply's whole body or in a *[failures.Failure].
+package httpcall

@@ -1,0 +1,309 @@
+package httpcall
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"example.com/turn/failures"
+	"example.com/turn/protocol"
+)
+
+// A Jar holds the cookies of one server in one episode (section 1). net/http's
+// jar and cookies do not do: they drop quotes, skip a cookie in silence, and
+// keep paths and domains that the protocol ignores.
+//
+// A jar belongs to one session and is not safe for concurrent use.
+type Jar struct {
+	secrets *failures.Secrets
+	cookies []cookie // in the order of their first appearance
+}
+
+type cookie struct {
+	name string
+	wire string // the value as it goes into a Cookie header
+}
+
+// NewJar makes an empty jar whose values become secrets.
+func NewJar(secrets *failures.Secrets) *Jar { return &Jar{secrets: secrets} }
+
+// Empty reports whether there is no cookie.
+func (j *Jar) Empty() bool { return len(j.cookies) == 0 }
+
+// Header is the value of the Cookie header, "" when there is none to send.
+func (j *Jar) Header() string {
+	var b strings.Builder
+	for i, c := range j.cookies {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(c.name)
+		b.WriteByte('=')
+		b.WriteString(c.wire)
+	}
+	return b.String()
+}
+
+// Plain is the cookies as JSON has them: without quotes and escapes.
+func (j *Jar) Plain() []protocol.Pair {
+	pairs := make([]protocol.Pair, len(j.cookies))
+	for i, c := range j.cookies {
+		pairs[i] = protocol.Pair{Name: c.name, Value: plainValue(c.wire)}
+	}
+	return pairs
+}
+
+// MergeReply takes over the Set-Cookie headers of a reply, whatever its status:
+// by name, the last one wins, and one that has expired already removes its name.
+func (j *Jar) MergeReply(header http.Header, now time.Time) {
+	for _, line := range header["Set-Cookie"] {
+		name, value, attributes, ok := parseSetCookie(line)
+		if !ok {
+			continue
+		}
+		if expired(attributes, now) {
+			j.remove(name)
+			continue
+		}
+		j.set(name, value)
+	}
+}
+
+// ParseCookies reads cookies from JSON: an object of strings whose names a Cookie
+// header can carry.
+func ParseCookies(value []byte) ([]protocol.Pair, error) {
+	pairs, err := protocol.ParsePairs(value)
+	if err != nil {
+		return nil, err
+	}
+	for _, pair := range pairs {
+		if !isCookieName(pair.Name) {
+			return nil, fmt.Errorf("%q is not a cookie name", pair.Name)
+		}
+	}
+	return pairs, nil
+}
+
+// MergePlain takes over cookies that [ParseCookies] has read. A value that the jar
+// has already keeps the form it came in; another one is quoted when it needs to
+// be.
+func (j *Jar) MergePlain(pairs []protocol.Pair) {
+	for _, pair := range pairs {
+		if at := j.find(pair.Name); at < 0 || plainValue(j.cookies[at].wire) != pair.Value {
+			j.set(pair.Name, wireValue(pair.Value))
+		}
+	}
+}
+
+func (j *Jar) find(name string) int {
+	for i := range j.cookies {
+		if j.cookies[i].name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func (j *Jar) set(name, wire string) {
+	if j.secrets != nil {
+		j.secrets.Add(wire)
+		j.secrets.Add(plainValue(wire))
+	}
+	if at := j.find(name); at >= 0 {
+		j.cookies[at].wire = wire
+		return
+	}
+	j.cookies = append(j.cookies, cookie{name, wire})
+}
+
+func (j *Jar) remove(name string) {
+	if at := j.find(name); at >= 0 {
+		j.cookies = append(j.cookies[:at], j.cookies[at+1:]...)
+	}
+}
+
+// parseSetCookie splits a Set-Cookie header. A quoted value may hold a
+// semicolon. What has no name or no "=" is no cookie; neither is one with a
+// control character, which no request could carry.
+func parseSetCookie(line string) (name, value, attributes string, ok bool) {
+	name, rest, ok := strings.Cut(line, "=")
+	name = strings.TrimSpace(name)
+	if !ok || !isCookieName(name) {
+		return "", "", "", false
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	end := quotedLen(rest)
+	if end == 0 || end < len(rest) && !strings.HasPrefix(strings.TrimLeft(rest[end:], " \t"), ";") {
+		end = len(rest)
+		if semicolon := strings.IndexByte(rest, ';'); semicolon >= 0 {
+			end = semicolon
+		}
+	}
+	value = strings.TrimRight(rest[:end], " \t")
+	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7F }) {
+		return "", "", "", false
+	}
+	return name, value, rest[end:], true
+}
+
+// quotedLen is the length of the quoted string that s begins with, 0 for none.
+func quotedLen(s string) int {
+	if s == "" || s[0] != '"' {
+		return 0
+	}
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// isCookieName reports whether a Cookie header can carry the name: anything
+// visible without a separator.
+func isCookieName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r == ';' || r == ',' || r == '=' || r == '"' || r == 0x7F
+	})
+}
+
+// expired reports whether the attributes of a Set-Cookie header put its end in
+// the past. Max-Age goes before Expires (RFC 6265, section 5.3).
+func expired(attributes string, now time.Time) bool {
+	var byDate, byAge, hasAge bool
+	for attribute := range strings.SplitSeq(attributes, ";") {
+		name, value, _ := strings.Cut(attribute, "=")
+		value = strings.Trim(strings.TrimSpace(value), `"`)
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "max-age":
+			if seconds, err := strconv.ParseFloat(value, 64); err == nil {
+				hasAge, byAge = true, seconds <= 0
+			}
+		case "expires":
+			if at, ok := parseExpires(value); ok {
+				byDate = !at.After(now)
+			}
+		}
+	}
+	if hasAge {
+		return byAge
+	}
+	return byDate
+}
+
+func parseExpires(value string) (time.Time, bool) {
+	if at, err := http.ParseTime(value); err == nil {
+		return at, true
+	}
+	for _, layout := range []string{"Mon, 02-Jan-2006 15:04:05 MST", "Mon, 02-Jan-06 15:04:05 MST", "Mon, 2 Jan 2006 15:04:05 MST"} {
+		if at, err := time.Parse(layout, value); err == nil {
+			return at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// plainValue is a wire value as JSON has it: a quoted one loses its quotes and
+// escapes, as in Python's http.cookies. A byte that is not UTF-8 becomes the
+// surrogate that Python's surrogateescape makes of it, so that it can come back.
+func plainValue(wire string) string {
+	if len(wire) < 2 || wire[0] != '"' || wire[len(wire)-1] != '"' {
+		return escapeBytes(wire)
+	}
+	inner := wire[1 : len(wire)-1]
+	if !strings.Contains(inner, `\`) {
+		return escapeBytes(inner)
+	}
+	var b strings.Builder
+	for i := 0; i < len(inner); i++ {
+		if inner[i] != '\\' || i+1 == len(inner) {
+			b.WriteByte(inner[i])
+			continue
+		}
+		if r, ok := octal(inner[i+1:]); ok {
+			b.WriteRune(r)
+			i += 3
+			continue
+		}
+		i++
+		b.WriteByte(inner[i])
+	}
+	return escapeBytes(b.String())
+}
+
+// octal reads three octal digits, 0 to 0377.
+func octal(s string) (rune, bool) {
+	if len(s) < 3 || s[0] < '0' || s[0] > '3' || s[1] < '0' || s[1] > '7' || s[2] < '0' || s[2] > '7' {
+		return 0, false
+	}
+	return rune(s[0]-'0')<<6 | rune(s[1]-'0')<<3 | rune(s[2]-'0'), true
+}
+
+func escapeBytes(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError && n == 1 {
+			b.Write([]byte{0xED, 0xB0 | s[i]>>6, 0x80 | s[i]&0x3F}) // U+DC00 + the byte
+		} else {
+			b.WriteString(s[i : i+n])
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// wireValue is a plain value as a Cookie header has it: quoted when a character
+// is outside RFC 6265's cookie-octets, and then with the escapes of Python's
+// http.cookies.
+func wireValue(plain string) string {
+	if !strings.ContainsFunc(plain, needsQuotes) {
+		return plain
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := 0; i < len(plain); {
+		if s := plain[i:]; len(s) >= 3 && s[0] == 0xED && s[1]&0xFE == 0xB2 && s[2]&0xC0 == 0x80 {
+			b.WriteByte(s[1]<<6 | s[2]&0x3F) // the byte that escapeBytes kept
+			i += 3
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(plain[i:])
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r > 0xFF || isUnescaped(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, `\%03o`, r)
+		}
+		i += n
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// needsQuotes reports whether a character is outside RFC 6265's cookie-octets.
+func needsQuotes(r rune) bool {
+	return r <= ' ' || r >= 0x7F || r == '"' || r == ',' || r == ';' || r == '\\'
+}
+
+// isUnescaped reports whether Python's http.cookies leaves a character of a
+// quoted value as it is.
+func isUnescaped(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return true
+	}
+	return strings.ContainsRune("!#$%&'*+-.^_`|~: ()/<=>?@[]{}", r)
+}

@@ -1,0 +1,218 @@
+package httpcall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+
+	"example.com/turn/failures"
+	"example.com/turn/retry"
+)
+
+// maxRedirects is how many redirects one call follows (section 4).
+const maxRedirects = 3
+
+// maxRefusalBytes bounds what is read of a refusal: its words fit in much less.
+const maxRefusalBytes = 1 << 20
+
+// sending is one call under way. It is the http.RoundTripper of that call alone,
+// so that what happens on each try is seen here, and so that the pool's
+// CloseIdleConnections is out of the retry library's reach.
+type sending struct {
+	client *Client
+	call   Call
+
+	sends     int  // tries begun
+	reached   bool // the last try got a connection
+	connected bool // any try did
+	last      reply
+	wait      time.Duration // before the next try
+	before    error         // why the last try but one did not do
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (r reply) success() bool { return r.status >= 200 && r.status <= 299 }
+
+// send makes the call until it is answered or may not be sent again.
+func (c *Client) send(ctx context.Context, call Call) (reply, *failures.Failure) {
+	s := &sending{client: c, call: call}
+	body := retryablehttp.ReaderFunc(func() (io.Reader, error) { return call.Body.NewReader(), nil })
+	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, c.base+call.Path, body)
+	if err != nil {
+		return reply{}, failures.Of(err, call.Stage)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", "turn")
+
+	loop := retryablehttp.Client{ // one a call: its fields are this call's decisions
+		HTTPClient:   &http.Client{Transport: s, CheckRedirect: followNone},
+		RetryMax:     math.MaxInt,
+		CheckRetry:   s.again,
+		Backoff:      func(_, _ time.Duration, _ int, _ *http.Response) time.Duration { return s.wait },
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+	}
+	response, err := loop.Do(request)
+	if err == nil {
+		_ = response.Body.Close() // it is empty: RoundTrip has read the reply
+		return s.last, nil
+	}
+	var failure *failures.Failure
+	if errors.As(err, &failure) {
+		return reply{}, failure
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return reply{}, failures.Broken(c.Failed(call), err, s.reached, s.before)
+}
+
+// followNone leaves redirects to RoundTrip.
+func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// RoundTrip is one try: the request, the redirects that it is sent on by, and
+// the whole reply.
+func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
+	defer func() { _ = request.Body.Close() }() // each leg reads the body anew
+	s.sends++
+	s.reached = false
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { s.reached, s.connected = true, true }}
+	ctx := httptrace.WithClientTrace(request.Context(), trace)
+	target := request.URL
+	for redirects := 0; ; redirects++ {
+		response, err := s.client.config.Transport.RoundTrip(s.leg(ctx, request, target))
+		if err != nil {
+			return nil, err
+		}
+		if s.call.Jar != nil {
+			s.call.Jar.MergeReply(response.Header, s.client.config.Now())
+		}
+		next, found := redirect(target, response)
+		if !found || redirects == maxRedirects {
+			return s.read(response)
+		}
+		discard(response.Body)
+		target = next
+	}
+}
+
+// leg is the request to one address. Its cookies are those of the jar as it is
+// now: a server that redirects may have set one.
+func (s *sending) leg(ctx context.Context, request *http.Request, target *url.URL) *http.Request {
+	leg := request.Clone(ctx)
+	leg.URL, leg.Host = target, ""
+	leg.Body = io.NopCloser(s.call.Body.NewReader())
+	// net/http sends a request again by itself when not a byte of it was
+	// written, as on an idle connection that the server has just closed, if it
+	// can get the body anew.
+	leg.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(s.call.Body.NewReader()), nil }
+	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
+		leg.Header["Cookie"] = []string{s.call.Jar.Header()}
+	}
+	return leg
+}
+
+// redirect is where a reply sends the same request on to: 307 and 308 within
+// the same scheme, host and port.
+func redirect(from *url.URL, response *http.Response) (*url.URL, bool) {
+	if response.StatusCode != http.StatusTemporaryRedirect && response.StatusCode != http.StatusPermanentRedirect {
+		return nil, false
+	}
+	to, err := from.Parse(response.Header.Get("Location"))
+	if err != nil || response.Header.Get("Location") == "" {
+		return nil, false
+	}
+	if to.Scheme != from.Scheme || !strings.EqualFold(to.Hostname(), from.Hostname()) || port(to) != port(from) {
+		return nil, false
+	}
+	to.User, to.Fragment = nil, ""
+	return to, true
+}
+
+func port(u *url.URL) string {
+	switch {
+	case u.Port() != "":
+		return u.Port()
+	case u.Scheme == "https":
+		return "443"
+	}
+	return "80"
+}
+
+// read takes in the whole reply, so that a connection that fails at its last
+// byte is a failed try like any other.
+func (s *sending) read(response *http.Response) (*http.Response, error) {
+	defer func() { _ = response.Body.Close() }()
+	// http.Client would look at it again, and fail on one that is no URL.
+	response.Header.Del("Location")
+	s.last = reply{status: response.StatusCode, header: response.Header}
+	var err error
+	switch {
+	case !s.last.success():
+		s.last.body, err = io.ReadAll(io.LimitReader(response.Body, maxRefusalBytes))
+	case response.Header.Get("Content-Encoding") != "" && response.Header.Get("Content-Encoding") != "identity":
+		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", response.Header.Get("Content-Encoding")))
+	default:
+		s.last.body, err = ReadAll(response.Body, response.ContentLength, s.client.config.MaxReplyBytes)
+	}
+	if errors.Is(err, ErrTooLarge) {
+		return nil, s.tooLarge()
+	}
+	if err != nil {
+		return nil, err
+	}
+	response.Body = http.NoBody
+	return response, nil
+}
+
+func (s *sending) tooLarge() error {
+	return failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is larger than the limit of %d bytes (--max-reply-bytes)", s.client.config.MaxReplyBytes))
+}
+
+// discard empties what a redirect carries, within reason, so that its connection
+// can serve the next request.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, 64<<10)
+	_ = body.Close()
+}
+
+// again decides after each try whether there is another, and sets its wait. A
+// wait that the context's deadline would cut short is not begun: the failure at
+// hand says more than a time-out would.
+func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool, error) {
+	var failure *failures.Failure
+	if ctx.Err() != nil || errors.As(err, &failure) {
+		return false, nil
+	}
+	sent := retry.Send{Sends: s.sends, Connected: s.connected}
+	if err == nil {
+		s.client.answered()
+		if s.last.success() {
+			return false, nil
+		}
+		refused := failures.Refused(s.client.Failed(s.call), s.last.status, s.last.header, s.last.body, s.client.config.Now())
+		sent.Status, sent.After, err = s.last.status, refused.RetryAfter, refused
+	}
+	wait, again := s.client.config.Resend.Next(s.call.Rule, sent)
+	if deadline, ok := ctx.Deadline(); !again || ok && time.Until(deadline) <= wait {
+		return false, nil
+	}
+	if sent.Status == 0 {
+		s.client.broken(s.call, err, s.reached, wait)
+	}
+	s.wait, s.before = wait, err
+	return true, nil
+}

@@ -1,0 +1,191 @@
+package rawjson
+
+import "bytes"
+
+// A Member is one name and value of an object, both as they came.
+type Member struct {
+	Name  string // unescaped
+	Key   []byte // as it came, quotes included
+	Value []byte // as it came, without the white space around it
+}
+
+// An Object is the members of a JSON object in the order of their first
+// appearance. A name that came more than once is there once, with its last
+// value. Names differ in case and are compared unescaped.
+type Object []Member
+
+// A TypeError says that a JSON value is of another kind than was asked for.
+type TypeError struct{ Want, Got string }
+
+func (e *TypeError) Error() string { return "want " + e.Want + ", got " + e.Got }
+
+// ParseObject validates data as JSON and returns the members of the object that
+// it is. Keys and values are slices of data, which must not change as long as
+// they are used. The error is a *[SyntaxError] when data is not JSON, else a
+// *[TypeError].
+func ParseObject(data []byte) (Object, error) {
+	s := scanner{data: data}
+	s.space()
+	if s.peek() != '{' {
+		if err := Check(data); err != nil {
+			return nil, err
+		}
+		return nil, &TypeError{Want: "an object", Got: Describe(data)}
+	}
+	object, err := s.object()
+	if err != nil {
+		return nil, err
+	}
+	return object, s.end()
+}
+
+func (s *scanner) object() (Object, error) {
+	s.pos++
+	s.open = append(s.open, '{')
+	object := make(Object, 0, 8)
+	index := nameIndex{}
+	s.space()
+	if s.peek() == '}' {
+		s.pos++
+		return object, nil
+	}
+	for {
+		s.space()
+		key, err := s.name()
+		if err != nil {
+			return nil, err
+		}
+		s.space()
+		start := s.pos
+		if err := s.value(); err != nil {
+			return nil, err
+		}
+		member := Member{Name: unquote(key), Key: key, Value: s.data[start:s.pos]}
+		if at, seen := index.find(object, member.Name); seen {
+			object[at].Value = member.Value
+		} else {
+			object = append(object, member)
+		}
+		s.space()
+		switch s.peek() {
+		case ',':
+			s.pos++
+		case '}':
+			s.pos++
+			return object, nil
+		default:
+			return nil, s.unexpected("a comma or a closing bracket")
+		}
+	}
+}
+
+// nameIndex finds a name among the members read so far. Few names are compared
+// one by one; an object of a hundred thousand must not take their square.
+type nameIndex map[string]int
+
+const fewNames = 16
+
+func (x *nameIndex) find(object Object, name string) (int, bool) {
+	if len(object) < fewNames {
+		for i := range object {
+			if object[i].Name == name {
+				return i, true
+			}
+		}
+		return 0, false
+	}
+	if len(*x) == 0 {
+		*x = make(nameIndex, 2*fewNames)
+		for i := range object {
+			(*x)[object[i].Name] = i
+		}
+	}
+	at, seen := (*x)[name]
+	if !seen {
+		(*x)[name] = len(object)
+	}
+	return at, seen
+}
+
+// Get returns the value of a name and whether the object has it.
+func (o Object) Get(name string) ([]byte, bool) {
+	for i := range o {
+		if o[i].Name == name {
+			return o[i].Value, true
+		}
+	}
+	return nil, false
+}
+
+// Present returns the value of a name, nil when it is absent or null.
+func (o Object) Present(name string) []byte {
+	value, there := o.Get(name)
+	if !there || IsNull(value) {
+		return nil
+	}
+	return value
+}
+
+// OrNull returns value, or null when it is nil.
+func OrNull(value []byte) []byte {
+	if value == nil {
+		return []byte("null")
+	}
+	return value
+}
+
+// The functions below read a value that this package has found valid.
+
+// Describe names what kind of value it is: "an object", "a string", "null", …
+func Describe(value []byte) string {
+	switch trimmed := bytes.TrimLeft(value, " \t\r\n"); {
+	case len(trimmed) == 0:
+		return "nothing"
+	case trimmed[0] == '{':
+		return "an object"
+	case trimmed[0] == '[':
+		return "an array"
+	case trimmed[0] == '"':
+		return "a string"
+	case trimmed[0] == 't' || trimmed[0] == 'f':
+		return "a boolean"
+	case trimmed[0] == 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// IsObject reports whether value is an object.
+func IsObject(value []byte) bool { return len(value) > 0 && value[0] == '{' }
+
+// IsArray reports whether value is an array.
+func IsArray(value []byte) bool { return len(value) > 0 && value[0] == '[' }
+
+// IsString reports whether value is a string.
+func IsString(value []byte) bool { return len(value) > 0 && value[0] == '"' }
+
+// IsNull reports whether value is null.
+func IsNull(value []byte) bool { return len(value) > 0 && value[0] == 'n' }
+
+// IsNumber reports whether value is a number.
+func IsNumber(value []byte) bool {
+	return len(value) > 0 && (value[0] == '-' || '0' <= value[0] && value[0] <= '9')
+}
+
+// Elements returns the values of a valid array, in order, as slices of it.
+func Elements(array []byte) [][]byte {
+	s := scanner{data: array, pos: 1}
+	var elements [][]byte
+	for s.space(); s.peek() != ']' && s.pos < len(array); s.space() {
+		start := s.pos
+		if s.value() != nil {
+			return elements
+		}
+		elements = append(elements, array[start:s.pos])
+		s.space()
+		if s.peek() == ',' {
+			s.pos++
+		}
+	}
+	return elements
+}

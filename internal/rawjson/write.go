@@ -1,0 +1,160 @@
+package rawjson
+
+import (
+	"io"
+	"strconv"
+)
+
+// A Body is a text in pieces, in their order. The pieces are shared with whoever
+// made them and must not be changed.
+type Body [][]byte
+
+// Len is the length of the text in bytes.
+func (b Body) Len() int {
+	n := 0
+	for _, piece := range b {
+		n += len(piece)
+	}
+	return n
+}
+
+// Bytes is the text in one piece. It copies unless the body is one already.
+func (b Body) Bytes() []byte {
+	if len(b) == 1 {
+		return b[0]
+	}
+	out := make([]byte, 0, b.Len())
+	for _, piece := range b {
+		out = append(out, piece...)
+	}
+	return out
+}
+
+// WriteTo writes the pieces to w.
+func (b Body) WriteTo(w io.Writer) (int64, error) {
+	var written int64
+	for _, piece := range b {
+		n, err := w.Write(piece)
+		written += int64(n)
+		if err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// NewReader returns a reader of the text. Each has a place of its own.
+func (b Body) NewReader() *BodyReader { return &BodyReader{rest: b} }
+
+// A BodyReader reads a [Body].
+type BodyReader struct {
+	rest Body
+	at   int // bytes read of rest[0]
+}
+
+// Len is the number of bytes not read yet.
+func (r *BodyReader) Len() int { return r.rest.Len() - r.at }
+
+func (r *BodyReader) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) && len(r.rest) > 0 {
+		copied := copy(p[n:], r.rest[0][r.at:])
+		n += copied
+		r.at += copied
+		if r.at == len(r.rest[0]) {
+			r.rest, r.at = r.rest[1:], 0
+		}
+	}
+	if n == 0 && len(r.rest) == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// longValue is the size in bytes from which a value is referred to instead of
+// copied: below it, copying is cheaper than one more piece.
+const longValue = 1024
+
+// An ObjectWriter puts a JSON object together. Its zero value is an object
+// without members. It does not look for a name that is there twice.
+type ObjectWriter struct {
+	pieces Body
+	text   []byte // the piece being written
+	begun  bool
+}
+
+func (w *ObjectWriter) separate() {
+	if w.begun {
+		w.text = append(w.text, ',')
+		return
+	}
+	w.text = append(w.text, '{')
+	w.begun = true
+}
+
+func (w *ObjectWriter) name(name string) {
+	w.separate()
+	w.text = append(AppendText(w.text, name), ':')
+}
+
+// Value adds a member whose value is JSON already.
+func (w *ObjectWriter) Value(name string, value []byte) {
+	w.name(name)
+	w.raw(value)
+}
+
+// Body adds a member whose value is JSON already, in pieces.
+func (w *ObjectWriter) Body(name string, value Body) {
+	w.name(name)
+	for _, piece := range value {
+		w.raw(piece)
+	}
+}
+
+// Member adds a member as it came.
+func (w *ObjectWriter) Member(m Member) {
+	w.separate()
+	w.text = append(append(w.text, m.Key...), ':')
+	w.raw(m.Value)
+}
+
+// Text adds a member whose value is a string.
+func (w *ObjectWriter) Text(name, text string) {
+	w.name(name)
+	w.text = AppendText(w.text, text)
+}
+
+// Bool adds a member whose value is a boolean.
+func (w *ObjectWriter) Bool(name string, value bool) {
+	w.name(name)
+	w.text = strconv.AppendBool(w.text, value)
+}
+
+// Int adds a member whose value is a whole number.
+func (w *ObjectWriter) Int(name string, value int64) {
+	w.name(name)
+	w.text = strconv.AppendInt(w.text, value, 10)
+}
+
+// Append adds a member whose value the given function appends as JSON.
+func (w *ObjectWriter) Append(name string, value func([]byte) []byte) {
+	w.name(name)
+	w.text = value(w.text)
+}
+
+func (w *ObjectWriter) raw(value []byte) {
+	if len(value) < longValue {
+		w.text = append(w.text, value...)
+		return
+	}
+	w.pieces = append(w.pieces, w.text, value)
+	w.text = nil
+}
+
+// End closes the object and returns it. The writer must not be used again.
+func (w *ObjectWriter) End() Body {
+	if !w.begun {
+		w.text = append(w.text, '{')
+	}
+	return append(w.pieces, append(w.text, '}'))
+}
