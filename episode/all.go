@@ -16,11 +16,10 @@ type Options struct {
 	Policy retry.Policy
 }
 
-// An Outcome is what became of one request.
+// An Outcome is what became of one request: the last of its attempts.
 type Outcome struct {
-	Request  *Request
-	Reply    Reply
-	Attempts int // how often it was tried
+	Request *Request
+	Attempt
 }
 
 // All runs requests and yields one outcome for each of them, in the order in
@@ -78,8 +77,12 @@ func (b *batch) dispatch(ctx context.Context, d *Driver, requests iter.Seq[*Requ
 		}
 		running.Go(func() {
 			defer func() { <-b.inFlight }()
-			reply, attempts := redispatch(ctx, d, request, policy)
-			b.outcomes <- Outcome{Request: request, Reply: reply, Attempts: attempts}
+			outcome := Outcome{Request: request}
+			for attempt := range Attempts(ctx, d, request, policy) {
+				outcome.Attempt = attempt
+			}
+			outcome.Again = false
+			b.outcomes <- outcome
 		})
 	}
 }

@@ -138,6 +138,9 @@ func (d *Driver) Drain() {
 	d.drain(&failures.Stop{Kind: failures.Shutdown, Reason: "the driver is shutting down"})
 }
 
+// Draining is closed when the driver drains.
+func (d *Driver) Draining() <-chan struct{} { return d.draining.Done() }
+
 // Close drains the driver and releases its idle connections. Attempts must have
 // ended.
 func (d *Driver) Close() {
@@ -195,10 +198,10 @@ func (d *Driver) attempt(ctx context.Context, r *Request) (*Result, error) {
 		return nil, err
 	}
 	answer, err := d.answer(ctx, r, tools, seeded.Sandbox, secrets) // calls 3, 4 and 5
+	resources.MergeCookies(answer.Cookies)
 	if err != nil {
 		return nil, err
 	}
-	resources.MergeCookies(answer.Cookies)
 	return d.verify(ctx, resources, r, answer) // call 6
 }
 

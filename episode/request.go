@@ -218,6 +218,21 @@ func mergeFlat(f *faults, path []string, object rawjson.Object, r *Request) {
 	r.fields, r.TaskData = merged, w.End().Bytes()
 }
 
+// InputBody is the request's task_input.
+func (r *Request) InputBody() rawjson.Body {
+	var w rawjson.ObjectWriter
+	w.Value("responses_create_params", r.Params)
+	if r.TaskData != nil {
+		w.Value("task_data", r.TaskData)
+	}
+	if r.AgentTimeout != 0 {
+		w.Append("agent_timeout_seconds", func(dst []byte) []byte {
+			return strconv.AppendFloat(dst, r.AgentTimeout.Seconds(), 'g', -1, 64)
+		})
+	}
+	return w.End()
+}
+
 // sameJSON reports whether two values are equal to a reader that does not look
 // at white space, the order of members or the spelling of numbers.
 func sameJSON(a, b []byte) bool {

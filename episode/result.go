@@ -57,6 +57,9 @@ func (r *Result) Body() rawjson.Body {
 	return w.End()
 }
 
+// Fields are the result's fields in the order in which they are printed.
+func (r *Result) Fields() rawjson.Object { return r.fields }
+
 // Field is a field of the result as it is printed, nil when it is not there.
 func (r *Result) Field(name string) json.RawMessage {
 	value, _ := r.fields.Get(name)

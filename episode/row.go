@@ -20,16 +20,19 @@ type RowRules struct {
 	Agent string
 }
 
-// A Row is a flat row: responses_create_params and the task's fields side by
-// side, with the collector's own fields between them (section 3, legacy mode).
+// A Row is a line of a dataset. A flat one has responses_create_params and the
+// task's fields side by side, with the collector's own fields between them; a
+// materialised one has task_id and task_input, as a request to run it would.
 type Row struct {
+	// Request is complete save for ids that the row does not give: its rollout
+	// id, and a flat row's task id, may be "".
 	Request Request
+	// Materialised rows name their taskset themselves.
+	Materialised bool
 	// TaskIndex and RolloutIndex are _ng_task_index and _ng_rollout_index; nil
 	// when the row has none.
 	TaskIndex    *int64
 	RolloutIndex *int64
-	// Taskset is the row's task_source, "" when it has none.
-	Taskset string
 }
 
 // ParseLegacyRequest reads the body of POST /run in legacy mode: a flat row, or an
@@ -69,24 +72,49 @@ func needIndexes(f *faults, path []string, object rawjson.Object) {
 	f.member(object, path, "_ng_rollout_index")
 }
 
+// ParseRow reads a line of a dataset. It refers to line, which must not change as
+// long as the row is used.
+func ParseRow(line []byte, rules RowRules) (Row, error) {
+	object, err := parseBody(line)
+	if err != nil {
+		return Row{}, err
+	}
+	f := &faults{}
+	input, materialised := object.Get("task_input")
+	if !materialised {
+		row := readRow(f, nil, object, rules)
+		return row, f.err()
+	}
+	row := readIdentity(f, nil, object)
+	row.Materialised = true
+	if value := f.member(object, nil, "task_id"); value != nil {
+		row.Request.TaskID = readTaskID(f, []string{"task_id"}, value)
+	}
+	readInput(f, []string{"task_input"}, f.object([]string{"task_input"}, input), &row.Request)
+	f.only(slices.DeleteFunc(slices.Clone(object), notTaskData), nil, "task_id", "task_input")
+	return row, f.err()
+}
+
 // readRow reads a flat row. Its rollout id is _ng_rollout_id, else made of the
 // task's and the rollout's index, else "".
 func readRow(f *faults, path []string, object rawjson.Object, rules RowRules) Row {
-	row := Row{TaskIndex: readIndex(f, path, object, "_ng_task_index"), RolloutIndex: readIndex(f, path, object, "_ng_rollout_index")}
-	if attempt := readIndex(f, path, object, "_ng_attempt_index"); attempt != nil {
-		row.Request.EpisodeID.Attempt = *attempt
-	}
-	row.Request.EpisodeID.RolloutID = rowRolloutID(f, path, object, row)
-	row.Taskset = rowTaskset(f, path, object, rules)
-	row.Request.TaskID = protocol.TaskID{Taskset: row.Taskset, TaskID: rowTaskID(object, row)}
-	if row.Taskset == "" {
-		row.Request.TaskID.Taskset = rules.Taskset
-	}
+	row := readIdentity(f, path, object)
+	row.Request.TaskID = protocol.TaskID{Taskset: rowTaskset(f, path, object, rules), TaskID: rowTaskID(object, row)}
 	if id := row.Request.TaskID.TaskID; id != "" {
 		checkID(f, at(path, "task_id"), id, nil)
 	}
 	checkAgentRef(f, path, object, rules)
 	readInput(f, path, slices.DeleteFunc(slices.Clone(object), notTaskData), &row.Request)
+	return row
+}
+
+// readIdentity reads the collector's fields that say which rollout a row is.
+func readIdentity(f *faults, path []string, object rawjson.Object) Row {
+	row := Row{TaskIndex: readIndex(f, path, object, "_ng_task_index"), RolloutIndex: readIndex(f, path, object, "_ng_rollout_index")}
+	if attempt := readIndex(f, path, object, "_ng_attempt_index"); attempt != nil {
+		row.Request.EpisodeID.Attempt = *attempt
+	}
+	row.Request.EpisodeID.RolloutID = rowRolloutID(f, path, object, row)
 	return row
 }
 
@@ -130,7 +158,7 @@ func RolloutID(taskIndex, rolloutIndex int64) string {
 func rowTaskset(f *faults, path []string, object rawjson.Object, rules RowRules) string {
 	value := object.Present("task_source")
 	if value == nil {
-		return ""
+		return rules.Taskset
 	}
 	path = at(path, "task_source")
 	source := readText(f, path, value)

@@ -43,6 +43,13 @@ type Stop struct {
 
 func (s *Stop) Error() string { return s.Reason }
 
+// CutShort reports whether the failure is only that the episode was given up from
+// outside: it says nothing about the rollout.
+func (f *Failure) CutShort() bool {
+	var stop *Stop
+	return errors.As(f.Err, &stop) || errors.Is(f.Err, context.Canceled)
+}
+
 // Interrupted is the failure of an episode that was ended, for that cause, while
 // it was doing something: "waiting for admission", "in POST /verify to …".
 func Interrupted(stage Stage, cause error, doing string) *Failure {
@@ -70,10 +77,20 @@ func interruption(cause error) (Kind, string) {
 		return stop.Kind, stop.Reason
 	case errors.Is(cause, context.Canceled):
 		return Cancelled, "the episode was cancelled"
-	case errors.Is(cause, context.DeadlineExceeded):
+	case wraps(cause, context.DeadlineExceeded):
 		return TransportTimeout, "the caller's deadline passed"
 	}
 	return "", ""
+}
+
+// wraps reports whether err is target or wraps it. Unlike errors.Is it does not
+// ask err: the time-outs of net and net/http say that they are
+// context.DeadlineExceeded, and no context has ended.
+func wraps(err, target error) bool {
+	for err != nil && err != target {
+		err = errors.Unwrap(err)
+	}
+	return err != nil
 }
 
 // Broken is the failure of a call that got no whole reply. cause is what ended
@@ -107,7 +124,8 @@ func TransportKind(err error, connected bool) Kind {
 		}
 	}
 	if connected {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		// The first is a connection's, the second a transport's.
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 			return TransportTimeout
 		}
 		return TransportPeerDrop
@@ -126,7 +144,7 @@ func transportWords(kind Kind, err error) string {
 // may hold a query that is nobody's business.
 func words(err error) string {
 	var inURL *url.Error
-	if errors.As(err, &inURL) {
+	for errors.As(err, &inURL) {
 		err = inURL.Err
 	}
 	switch {

@@ -28,7 +28,7 @@ type Failure struct {
 	// PartialResponse is the agent's response when there is one, as it came.
 	PartialResponse json.RawMessage
 	// Observations, Trajectory and CleanupError are printed by
-	// [Failure.AppendMainJSON] only.
+	// [Failure.MainBody] only.
 	Observations json.RawMessage
 	Trajectory   json.RawMessage
 	CleanupError string // why the agent close failed, beside a failure of another stage

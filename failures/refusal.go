@@ -83,7 +83,8 @@ func (r *Refusal) readText(text string, wrappings int) {
 		if r.read("", inner, wrappings-1); r.Words != "" {
 			return
 		}
-		*r = outer // nothing usable inside: the account itself says more
+		outer.Kind = r.Kind
+		*r = outer // no words inside: the account itself says more
 	}
 	r.Words = text
 }
@@ -140,6 +141,9 @@ func wordsOfFault(fault any) string {
 	parts := make([]string, len(path))
 	for i, part := range path {
 		parts[i] = fmt.Sprint(part)
+		if index, ok := part.(float64); ok { // 1234567, not 1.234567e+06
+			parts[i] = strconv.FormatFloat(index, 'f', -1, 64)
+		}
 	}
 	if msg == "" {
 		return strings.Join(parts, ".")
@@ -237,8 +241,9 @@ func isHTML(contentType string, body []byte) bool {
 }
 
 var (
-	unseen = regexp.MustCompile(`(?is)<!--.*?-->|<(script|style|head)\b.*?</(?:script|style|head)\s*>`)
-	tags   = regexp.MustCompile(`(?s)</?[a-zA-Z!][^>]*>`)
+	// A page that is cut off may end within what is not seen.
+	unseen = regexp.MustCompile(`(?is)<!--.*?(?:-->|$)|<script\b.*?(?:</script\s*>|$)|<style\b.*?(?:</style\s*>|$)|<head\b.*?</head\s*>`)
+	tags   = regexp.MustCompile(`(?s)</?[a-zA-Z!?][^>]*>`)
 	title  = regexp.MustCompile(`(?is)<title\b[^>]*>(.*?)</title\s*>`)
 )
 

@@ -41,7 +41,7 @@ type Policy struct {
 // A Retry-After of the failure is a floor: the wait is never shorter, and what is
 // drawn is added to it.
 func (p Policy) Next(failure *failures.Failure, attempts int, elapsed time.Duration) (wait time.Duration, again bool) {
-	if failure.Terminal || attempts >= p.maxAttempts() {
+	if failure.Terminal || attempts >= p.Attempts() {
 		return 0, false
 	}
 	wait = p.wait(attempts, failure.RetryAfter)
@@ -51,7 +51,8 @@ func (p Policy) Next(failure *failures.Failure, attempts int, elapsed time.Durat
 	return wait, true
 }
 
-func (p Policy) maxAttempts() int {
+// Attempts is how often a rollout is tried in all.
+func (p Policy) Attempts() int {
 	if p.MaxAttempts == 0 {
 		return DefaultMaxAttempts
 	}

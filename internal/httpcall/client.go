@@ -41,23 +41,38 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Validate reports what is wrong with the configuration.
+// Validate reports everything that is wrong with the configuration. It shows no
+// part of a URL that may be a secret.
 func (c Config) Validate() error {
+	var errs []error
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %w", c.Server, fmt.Errorf(format, args...)))
+	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.Server, errors.Unwrap(err))
+		wrong("want an absolute URL such as http://127.0.0.1:9001: %w", errors.Unwrap(err)) // without the URL before it
+		u = &url.URL{Scheme: "http", Host: "unknown"}
 	}
-	switch {
-	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return fmt.Errorf("%s: want an absolute URL such as http://127.0.0.1:9001, got %q", c.Server, c.URL)
-	case u.User != nil:
-		return fmt.Errorf("%s: the URL must not hold a user name or password", c.Server)
-	case u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("%s: the URL must not have a query or a fragment", c.Server)
-	case c.MaxReplyBytes < 0:
-		return fmt.Errorf("%s: the limit on replies must not be negative", c.Server)
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		got := ""
+		if !strings.ContainsAny(c.URL, "@?#") {
+			got = fmt.Sprintf(", got %q", c.URL)
+		}
+		wrong("want an absolute URL such as http://127.0.0.1:9001%s", got)
 	}
-	return nil
+	if u.User != nil {
+		wrong("the URL must not hold a user name or password")
+	}
+	if strings.ContainsAny(c.URL, "?#") { // also an empty one, for paths are put behind it
+		wrong("the URL must not have a query or a fragment")
+	}
+	if c.MaxReplyBytes < 0 {
+		wrong("the limit on replies must not be negative")
+	}
+	if c.Resend.Pause < 0 {
+		wrong("the pause before a call is sent again must not be negative")
+	}
+	return errors.Join(errs...)
 }
 
 // A Client makes the calls to one server. It is safe for concurrent use.

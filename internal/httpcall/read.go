@@ -29,7 +29,7 @@ func ReadAll(r io.Reader, announced, limit int64) ([]byte, error) {
 		if int64(len(body)) > limit {
 			return nil, ErrTooLarge
 		}
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { // not errors.Is: an EOF that something wraps is a failure of that thing
 			return body, nil
 		}
 		if err != nil {

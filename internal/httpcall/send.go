@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -32,8 +33,8 @@ type sending struct {
 	call   Call
 
 	sends     int  // tries begun
-	reached   bool // the last try got a connection
-	connected bool // any try did
+	reached   bool // the last request of the last try may have got a connection
+	connected bool // any did
 	last      reply
 	wait      time.Duration // before the next try
 	before    error         // why the last try but one did not do
@@ -88,12 +89,19 @@ func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 	defer func() { _ = request.Body.Close() }() // each leg reads the body anew
 	s.sends++
-	s.reached = false
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { s.reached, s.connected = true, true }}
+	trace := &httptrace.ClientTrace{
+		GetConn: func(string) { s.reached = false },
+		GotConn: func(httptrace.GotConnInfo) { s.reached, s.connected = true, true },
+	}
 	ctx := httptrace.WithClientTrace(request.Context(), trace)
 	target := request.URL
 	for redirects := 0; ; redirects++ {
+		// A transport that does not say that it looks for a connection may have
+		// sent the request over one all the same.
+		s.reached = true
 		response, err := s.client.config.Transport.RoundTrip(s.leg(ctx, request, target))
+		s.reached = s.reached && !failedToDial(err)
+		s.connected = s.connected || s.reached
 		if err != nil {
 			return nil, err
 		}
@@ -107,6 +115,12 @@ func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 		discard(response.Body)
 		target = next
 	}
+}
+
+// failedToDial reports whether an error is that of making a connection.
+func failedToDial(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // leg is the request to one address. Its cookies are those of the jar as it is
@@ -159,12 +173,17 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 	// http.Client would look at it again, and fail on one that is no URL.
 	response.Header.Del("Location")
 	s.last = reply{status: response.StatusCode, header: response.Header}
+	encoding := response.Header.Get("Content-Encoding")
+	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
 	var err error
 	switch {
 	case !s.last.success():
 		s.last.body, err = io.ReadAll(io.LimitReader(response.Body, maxRefusalBytes))
-	case response.Header.Get("Content-Encoding") != "" && response.Header.Get("Content-Encoding") != "identity":
-		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", response.Header.Get("Content-Encoding")))
+		if encoded {
+			s.last.body = nil // no words that a person could read
+		}
+	case encoded:
+		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", encoding))
 	default:
 		s.last.body, err = ReadAll(response.Body, response.ContentLength, s.client.config.MaxReplyBytes)
 	}

@@ -1,9 +1,14 @@
 package httpcall
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 )
 
@@ -24,18 +29,44 @@ const (
 // no limit of its own on connections or time, takes no proxy from the
 // environment and asks for no compression.
 func NewTransport() *http.Transport {
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable:   true,
-		Idle:     keepAliveIdle,
-		Interval: keepAliveInterval,
-		Count:    keepAliveProbes,
-	}}
 	return &http.Transport{
-		DialContext:        dialer.DialContext,
+		DialContext:        dial,
 		DisableCompression: true,
 		// Every connection in use may become idle at once. A lower bound would
 		// close the others and open them again for the next call.
 		MaxIdleConnsPerHost: math.MaxInt,
 		IdleConnTimeout:     idleTimeout,
 	}
+}
+
+// dial connects to a server. It makes up for what net.Dialer leaves open: localhost
+// is two addresses even where /etc/hosts knows of one, and a look-up that failed
+// for want of a descriptor does not say so.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable:   true,
+		Idle:     keepAliveIdle,
+		Interval: keepAliveInterval,
+		Count:    keepAliveProbes,
+	}}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err == nil || ctx.Err() != nil {
+		return conn, err
+	}
+	if host, port, _ := net.SplitHostPort(address); strings.EqualFold(host, "localhost") {
+		for _, loopback := range []string{"127.0.0.1", "::1"} {
+			if conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(loopback, port)); err == nil {
+				return conn, nil
+			}
+		}
+	}
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		probe, lacking := os.Open(os.DevNull)
+		if lacking != nil {
+			return nil, fmt.Errorf("%w (%w)", err, lacking)
+		}
+		_ = probe.Close()
+	}
+	return nil, err
 }

@@ -1,0 +1,25 @@
+.DEFAULT_GOAL := help
+.PHONY: help build test lint fuzz
+
+help: ## Show what there is to make
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
+
+build: ## Build ./turn
+	go build -o turn ./cmd/turn
+
+test: ## Run the gate: formatting, vet, lint, build, all tests
+	./.ci/run
+
+lint: ## Run vet and staticcheck
+	go vet ./...
+	go tool -modfile=tools/go.mod staticcheck ./...
+
+FUZZTIME ?= 60s
+
+fuzz: ## Run every fuzz target for FUZZTIME (60s)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | sed 's/^func //' | while read -r target; do \
+			echo "== $$dir $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir || exit 1; \
+		done || exit 1; \
+	done

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/servers/environments"
+)
+
+// embedded is an embedded task environment that is being served.
+type embedded struct {
+	environment       *environments.Environment
+	resources, agent  *http.Server
+	resourcesListener net.Listener
+	agentListener     net.Listener
+}
+
+// serveEmbedded serves an environment on the two addresses.
+func serveEmbedded(name, resourcesAddress, agentAddress string, logger zerolog.Logger) (*embedded, error) {
+	environment, err := environments.Open(name, environments.Config{Logger: logger})
+	if err != nil {
+		return nil, usage("", "%w", err)
+	}
+	e := &embedded{
+		environment: environment,
+		resources:   &http.Server{Handler: environment.Resources, ReadHeaderTimeout: time.Minute},
+		agent:       &http.Server{Handler: environment.Agent, ReadHeaderTimeout: time.Minute},
+	}
+	if e.resourcesListener, err = net.Listen("tcp", resourcesAddress); err != nil {
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	if e.agentListener, err = net.Listen("tcp", agentAddress); err != nil {
+		_ = e.resourcesListener.Close()
+		return nil, fmt.Errorf("cannot listen: %w", err)
+	}
+	go e.serve(e.resources, e.resourcesListener, logger)
+	go e.serve(e.agent, e.agentListener, logger)
+	return e, nil
+}
+
+func (e *embedded) serve(server *http.Server, listener net.Listener, logger zerolog.Logger) {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		logger.Error().Err(err).Msg("an embedded server stopped")
+	}
+}
+
+func (e *embedded) resourcesURL() string { return "http://" + dialable(e.resourcesListener.Addr()) }
+func (e *embedded) agentURL() string     { return "http://" + dialable(e.agentListener.Addr()) }
+
+// embeddedGrace is how long requests under way have when the servers stop.
+const embeddedGrace = 5 * time.Second
+
+func (e *embedded) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), embeddedGrace)
+	defer cancel()
+	var errs []error
+	for _, server := range []*http.Server{e.agent, e.resources} {
+		if server.Shutdown(ctx) != nil {
+			errs = append(errs, server.Close())
+		}
+	}
+	return errors.Join(append(errs, e.environment.Close(ctx))...)
+}

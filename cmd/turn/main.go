@@ -1,0 +1,149 @@
+// Command turn drives episodes of LLM reinforcement learning and evaluation:
+// as an environment server (turn serve), as a job per dataset (turn run), and
+// against the embedded task environments (turn demo). See turn --help.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alecthomas/kong"
+)
+
+func main() {
+	os.Exit(program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}.main())
+}
+
+// Exit statuses; that of a run that was stopped by a signal is 128 plus the
+// signal's number.
+const (
+	exitFailed = 1 // could not go on
+	exitUsage  = 2 // usage or input
+	exitPartly = 3 // finished, with failed or missing rollouts
+)
+
+// A program is one invocation.
+type program struct {
+	Args   []string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// commands are the command line.
+type commands struct {
+	Config string `help:"Read settings from a YAML file: the flags' names and their values." placeholder:"FILE"`
+
+	Serve   serveCommand   `cmd:"" help:"Be an environment server: answer POST /run."`
+	Run     runCommand     `cmd:"" help:"Run a dataset and write what came out."`
+	Demo    demoCommand    `cmd:"" help:"Serve an embedded task environment: a resources and an agent server."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// A command is what kong has found in the arguments.
+type command interface {
+	run(ctx context.Context, p program) error
+}
+
+// An exitError ends the program with a status. Its hint says what to try.
+type exitError struct {
+	status int
+	err    error // nil: nothing is printed
+	hint   string
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func usage(hint, format string, args ...any) error {
+	return &exitError{status: exitUsage, err: fmt.Errorf(format, args...), hint: hint}
+}
+
+// main runs the program and returns its exit status.
+func (p program) main() int {
+	err := p.dispatch()
+	if err == nil {
+		return 0
+	}
+	exit := &exitError{status: exitFailed, err: err}
+	errors.As(err, &exit)
+	if exit.err != nil {
+		_, _ = fmt.Fprintf(p.Stderr, "turn: %v\n", err)
+	}
+	if exit.hint != "" {
+		_, _ = fmt.Fprintf(p.Stderr, "Try: %s\n", exit.hint)
+	}
+	return exit.status
+}
+
+func (p program) dispatch() error {
+	parsed, helped, err := p.parse()
+	if err != nil || helped {
+		return err
+	}
+	selected, ok := parsed.Selected().Target.Addr().Interface().(command)
+	if !ok {
+		return fmt.Errorf("command %q does nothing", parsed.Command())
+	}
+	return selected.run(context.Background(), p)
+}
+
+// parse reads the arguments; helped is true when help was asked for and printed.
+// The configuration file is known only once they are read, so that they are read
+// once more with it.
+func (p program) parse() (parsed *kong.Context, helped bool, err error) {
+	cli := &commands{}
+	if parsed, helped, err = p.parseWith(cli); err != nil || helped || cli.Config == "" {
+		return parsed, helped, err
+	}
+	settings, err := readSettings(cli.Config)
+	if err != nil {
+		return nil, false, usage("", "%w", err)
+	}
+	return p.parseWith(&commands{}, kong.Resolvers(settings))
+}
+
+func (p program) parseWith(cli *commands, options ...kong.Option) (parsed *kong.Context, helped bool, err error) {
+	parser, err := kong.New(cli, append([]kong.Option{
+		kong.Name("turn"),
+		kong.Description("Drive episodes of LLM reinforcement learning and evaluation.\n\nEach flag has an environment variable: TURN_ and its name, as TURN_CONCURRENCY."),
+		kong.DefaultEnvars("TURN"),
+		kong.Writers(p.Stdout, p.Stderr),
+		kong.Exit(func(int) { helped = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ValueFormatter(formatHelp),
+	}, options...)...)
+	if err != nil {
+		return nil, false, fmt.Errorf("the command line's own definition: %w", err)
+	}
+	parsed, err = parser.Parse(p.Args)
+	if helped {
+		return nil, true, nil
+	}
+	var mistake *kong.ParseError
+	if errors.As(err, &mistake) {
+		return nil, false, usage(helpCommand(mistake.Context), "%w", err)
+	}
+	return parsed, false, err
+}
+
+// helpCommand is the command that prints help on what was being parsed.
+func helpCommand(parsed *kong.Context) string {
+	if parsed != nil && parsed.Selected() != nil {
+		return "turn " + parsed.Selected().Name + " --help"
+	}
+	return "turn --help"
+}
+
+// formatHelp is a flag's help text without its environment variable, which
+// follows from its name.
+func formatHelp(value *kong.Value) string { return value.Help }

@@ -1,0 +1,383 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/internal/scripted"
+)
+
+// eventually bounds waits for what must happen; nothing takes that long.
+const eventually = 30 * time.Second
+
+// A process is turn in a process of its own.
+type process struct {
+	*exec.Cmd
+	mu    sync.Mutex
+	log   bytes.Buffer // the standard error so far
+	lines chan string  // and its lines, as they come
+}
+
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000)}
+	p.Env = append(os.Environ(), beProgram+"=1")
+	stderr, err := p.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go p.read(stderr)
+	t.Cleanup(func() {
+		_ = p.Process.Kill() // where the test has not waited for its end
+		_ = p.Wait()
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			t.Logf("turn %s wrote:\n%s", strings.Join(args, " "), p.log.String())
+		}
+	})
+	return p
+}
+
+func (p *process) read(stderr io.Reader) {
+	defer close(p.lines)
+	in := bufio.NewScanner(stderr)
+	for in.Scan() {
+		p.mu.Lock()
+		p.log.WriteString(in.Text() + "\n")
+		p.mu.Unlock()
+		select {
+		case p.lines <- in.Text():
+		default: // nobody looks for lines any more
+		}
+	}
+}
+
+// awaitLog returns the next line of the log with that message.
+func (p *process) awaitLog(t *testing.T, message string) map[string]any {
+	t.Helper()
+	timeout := time.After(eventually)
+	for {
+		select {
+		case line, open := <-p.lines:
+			if !open {
+				t.Fatalf("turn ended before it logged %q", message)
+			}
+			var fields map[string]any
+			if json.Unmarshal([]byte(line), &fields) == nil && fields["message"] == message {
+				return fields
+			}
+		case <-timeout:
+			t.Fatalf("turn did not log %q", message)
+		}
+	}
+}
+
+// awaitExit returns how the process ended: its exit status, or the signal that
+// ended it.
+func (p *process) awaitExit(t *testing.T) syscall.WaitStatus {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait() }()
+	select {
+	case err := <-ended:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return p.ProcessState.Sys().(syscall.WaitStatus)
+	case <-time.After(eventually):
+		t.Fatal("turn did not end")
+		return 0
+	}
+}
+
+func (p *process) signal(t *testing.T, signal os.Signal) {
+	t.Helper()
+	if err := p.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func serve(t *testing.T, servers *scripted.Servers, flags ...string) (p *process, url string) {
+	t.Helper()
+	p = start(t, append([]string{"serve", "--listen", "localhost:0", "--resources", servers.ResourcesURL, "--agent", servers.AgentURL}, flags...)...)
+	return p, "http://" + p.awaitLog(t, "listening")["address"].(string)
+}
+
+const episodeRequest = `{"episode_id":{"rollout_id":"7-0"},"task":{"task_id":{"taskset":"weather","task_id":"t-7"},"task_input":{"responses_create_params":{"input":"hi"}}}}`
+
+// A posted is a reply to POST /run.
+type posted struct {
+	status  int
+	result  bool
+	failure struct {
+		Kind   string `json:"failure_kind"`
+		Stage  string `json:"stage"`
+		Reason string `json:"failure_reason"`
+	}
+	err error
+}
+
+func post(client *http.Client, url string) posted {
+	response, err := client.Post(url+"/run", "application/json", strings.NewReader(episodeRequest))
+	if err != nil {
+		return posted{err: err}
+	}
+	defer func() { _ = response.Body.Close() }()
+	var body struct{ Result, Failure json.RawMessage }
+	p := posted{status: response.StatusCode}
+	if p.err = json.NewDecoder(response.Body).Decode(&body); p.err != nil {
+		return p
+	}
+	p.result = string(body.Result) != "null"
+	p.err = json.Unmarshal(body.Failure, &p.failure)
+	return p
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), eventually)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func awaitCall(t *testing.T, servers *scripted.Servers, route scripted.Route, n int) {
+	t.Helper()
+	if _, err := servers.Wait(soon(t), route, n); err != nil {
+		t.Fatalf("call %d on %s did not come: %v", n, route, err)
+	}
+}
+
+func countRoutes(servers *scripted.Servers) map[scripted.Route]int {
+	count := map[scripted.Route]int{}
+	for _, route := range servers.Routes() {
+		count[route]++
+	}
+	return count
+}
+
+// The address that serve prints can be dialled as it is printed, and every setting
+// in force is printed with it.
+func TestServePrintsWhereItIsAndWhatHolds(t *testing.T) {
+	for listen, host := range map[string]string{"localhost:0": "127.0.0.1", "0.0.0.0:0": "127.0.0.1", "127.0.0.1:0": "127.0.0.1"} {
+		servers := scripted.New(t)
+		p := start(t, "serve", "--listen", listen, "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "--seed-timeout", "5s")
+		line := p.awaitLog(t, "listening")
+		address := line["address"].(string)
+		if got, _, err := net.SplitHostPort(address); err != nil || got != host && got != "::1" {
+			t.Errorf("listening on %s prints the address %s", listen, address)
+		}
+		if got := post(http.DefaultClient, "http://"+address); got.err != nil || !got.result {
+			t.Errorf("POST to the printed address %s: %+v", address, got)
+		}
+		want := map[string]any{
+			"seed_timeout": "5s", "agent_timeout": "none", "verify_timeout": "none", "episode_timeout": "none",
+			"cleanup_timeout": "3m0s", "queue_timeout": "30s", "grace": "1m0s", "concurrency": "no limit",
+			"max_attempts": 3.0, "retry_backoff": "1s", "resends": 3.0, "max_reply_bytes": "1.0 GiB",
+		}
+		for name, value := range want {
+			if line[name] != value {
+				t.Errorf("%s is printed as %v, want %v", name, line[name], value)
+			}
+		}
+		p.signal(t, syscall.SIGINT)
+		if status := p.awaitExit(t); status.ExitStatus() != 0 {
+			t.Errorf("exit status %d, want 0", status.ExitStatus())
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// SIGTERM: readiness goes off, no episode begins, the one under way gets its reply.
+func TestServeDrains(t *testing.T) {
+	servers := scripted.New(t)
+	gate := make(chan struct{})
+	servers.Play(scripted.Script{scripted.Responses: {{Gate: gate}}})
+	p, url := serve(t, servers)
+	client := &http.Client{}
+	defer client.CloseIdleConnections()
+	first := make(chan posted, 1)
+	go func() { first <- post(client, url) }()
+	awaitCall(t, servers, scripted.Responses, 1)
+
+	p.signal(t, syscall.SIGTERM)
+	p.awaitLog(t, "draining: no new episode begins")
+	if response, err := client.Get(url + "/readyz"); err != nil || response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("readiness while draining: %v, %v; want 503", response, err)
+	}
+	if got := post(client, url); got.status != 200 || got.failure.Kind != "shutdown" || got.failure.Stage != "admission" {
+		t.Errorf("a request while draining: %+v; want 200 with a shutdown failure", got)
+	}
+	close(gate)
+	if got := <-first; !got.result {
+		t.Errorf("the episode under way: %+v; want a result", got)
+	}
+	if status := p.awaitExit(t); status.ExitStatus() != 0 {
+		t.Errorf("exit status %d, want 0", status.ExitStatus())
+	}
+}
+
+// When the grace is over, what still runs is cancelled, answered and closed.
+func TestServeCancelsAfterTheGrace(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
+	p, url := serve(t, servers, "--grace", "50ms")
+	replies := make(chan posted, 16)
+	for range 16 {
+		go func() { replies <- post(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, url) }()
+	}
+	awaitCall(t, servers, scripted.Responses, 16)
+	p.signal(t, syscall.SIGTERM)
+	for range 16 {
+		if got := <-replies; got.status != 200 || got.failure.Kind != "shutdown" || got.failure.Stage != "agent" {
+			t.Errorf("got %+v, want a shutdown failure of stage agent", got)
+		}
+	}
+	if status := p.awaitExit(t); status.ExitStatus() != 0 {
+		t.Errorf("exit status %d, want 0", status.ExitStatus())
+	}
+	if got := countRoutes(servers); got[scripted.AgentClose] != 16 || got[scripted.CloseSession] != 16 {
+		t.Errorf("calls %v, want 32 closes", got)
+	}
+}
+
+// The second signal waits for nothing.
+func TestASecondSignalEndsAtOnce(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
+	p, url := serve(t, servers)
+	go post(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, url)
+	awaitCall(t, servers, scripted.Responses, 1)
+	p.signal(t, syscall.SIGTERM)
+	p.awaitLog(t, "draining: no new episode begins")
+	p.signal(t, syscall.SIGTERM)
+	if status := p.awaitExit(t); !status.Signaled() || status.Signal() != syscall.SIGTERM {
+		t.Errorf("ended with %v, want by SIGTERM", status)
+	}
+}
+
+// A run that is stopped closes what it opened, leaves no half line and no line of
+// what it cut short, says so with its exit status, and its resumption runs exactly
+// the rest.
+func TestAStoppedRun(t *testing.T) {
+	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
+		t.Run(signal.String(), func(t *testing.T) {
+			servers := scripted.New(t)
+			hang := scripted.Action{Hang: true}
+			servers.Play(scripted.Script{scripted.Responses: {{}, {}, {}, {}, hang}})
+			dir := t.TempDir()
+			dataset, out := filepath.Join(dir, "tasks.jsonl"), filepath.Join(dir, "out.jsonl")
+			var rows strings.Builder
+			for i := range 40 {
+				fmt.Fprintf(&rows, `{"responses_create_params":{"input":"%d"}}`+"\n", i)
+			}
+			if err := os.WriteFile(dataset, []byte(rows.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"run", dataset, "-o", out, "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "--concurrency", "16", "--grace", "50ms"}
+			p := start(t, args...)
+			awaitCall(t, servers, scripted.Responses, 20)
+			p.signal(t, signal)
+			if status := p.awaitExit(t); status.ExitStatus() != want {
+				t.Errorf("exit status %d, want %d", status.ExitStatus(), want)
+			}
+			count := countRoutes(servers)
+			if count[scripted.AgentClose] != 20 || count[scripted.CloseSession] != 20 {
+				t.Errorf("calls %v, want 20 of each close", count)
+			}
+			if got := linesOf(t, out); len(got) != 4 {
+				t.Errorf("%d results, want 4", len(got))
+			}
+			if got := linesOf(t, filepath.Join(dir, "out_failures.jsonl")); len(got) != 0 {
+				t.Errorf("%d failures, want none: what is cut short has not failed", len(got))
+			}
+
+			servers.Play(nil)
+			if status := start(t, append(args, "--resume")...).awaitExit(t); status.ExitStatus() != 0 {
+				t.Errorf("the resumption's exit status is %d, want 0", status.ExitStatus())
+			}
+			if got := countRoutes(servers)[scripted.Seed]; got != 36 {
+				t.Errorf("the resumption seeded %d sessions, want 36", got)
+			}
+			seen := map[string]int{}
+			for _, line := range linesOf(t, out) {
+				seen[fmt.Sprint(line["_ng_task_index"])]++
+			}
+			all := map[string]int{}
+			for i := range 40 {
+				all[fmt.Sprint(i)] = 1
+			}
+			if diff := cmp.Diff(all, seen); diff != "" {
+				t.Errorf("results by task (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// linesOf reads a file of JSON lines, each of which must be whole.
+func linesOf(t *testing.T, path string) []map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []map[string]any
+	for raw := range strings.Lines(string(text)) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(raw), &fields); err != nil || !strings.HasSuffix(raw, "\n") {
+			t.Fatalf("%s: line %q: %v", path, raw, err)
+		}
+		lines = append(lines, fields)
+	}
+	return lines
+}
+
+// The demo's servers serve the environment server that its help shows.
+func TestDemoAndServeTogether(t *testing.T) {
+	demo := start(t, "demo", "weather", "--resources-listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0")
+	line := demo.awaitLog(t, "serving")
+	p := start(t, "serve", "--listen", "127.0.0.1:0", "--tool-transport", "direct_http",
+		"--resources", line["resources"].(string), "--agent", line["agent"].(string))
+	url := "http://" + p.awaitLog(t, "listening")["address"].(string)
+	dataset, err := os.ReadFile("../../testdata/weather.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, _, _ := strings.Cut(string(dataset), "\n")
+	response, err := http.Post(url+"/run", "application/json", strings.NewReader(`{"episode_id":{"rollout_id":"0-0"},"task":`+row+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var reply struct{ Result struct{ Reward float64 } }
+	if err := json.NewDecoder(response.Body).Decode(&reply); err != nil || reply.Result.Reward != 1 {
+		t.Errorf("reply %+v, %v; want a reward of 1", reply, err)
+	}
+	for _, running := range []*process{p, demo} {
+		running.signal(t, syscall.SIGTERM)
+		if status := running.awaitExit(t); status.ExitStatus() != 0 {
+			t.Errorf("exit status %d, want 0", status.ExitStatus())
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/collect"
+	"example.com/turn/internal/progress"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/retry"
+)
+
+type runCommand struct {
+	Dataset string `arg:"" help:"JSONL file with one task a line; .gz is unzipped, - is the standard input."`
+	Output  string `short:"o" help:"Rollouts file to write; the others are named after it." placeholder:"OUT.jsonl"`
+	serverFlags
+	Embedded          string        `help:"Run against an embedded environment instead of --resources and --agent: weather." placeholder:"NAME"`
+	Concurrency       int           `help:"How many episodes are in flight." default:"64"`
+	Repeats           int           `help:"Rollouts of each row." default:"1"`
+	Limit             int           `help:"Read only the first N rows (0: all)." default:"0" placeholder:"N"`
+	Taskset           string        `help:"Taskset of flat rows (default: their task_source, or the dataset's name)." placeholder:"NAME"`
+	Param             []param       `help:"Set a field of responses_create_params in every row." placeholder:"NAME=JSON" sep:"none"`
+	AllowDuplicateIDs bool          `name:"allow-duplicate-ids" help:"Let two different rows have one task id."`
+	Resume            bool          `help:"Go on where an earlier run of the same dataset ended." xor:"output"`
+	Overwrite         bool          `help:"Replace an earlier output." xor:"output"`
+	AllowPartial      bool          `help:"Exit with 0 also when rollouts failed or are missing."`
+	Grace             time.Duration `help:"How long running episodes may go on after SIGTERM." default:"60s"`
+	Quiet             bool          `help:"Show no progress and no summary."`
+	protocolFlags
+}
+
+func (runCommand) Help() string {
+	return `Example:
+
+    turn run testdata/weather.jsonl --embedded weather -o out/rollouts.jsonl
+
+Results are written to OUT.jsonl, failed attempts to OUT_failures.jsonl, and what was owed to OUT_materialized_inputs.jsonl.
+
+Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 finished, but with failed or missing rollouts; 130 or 143 interrupted. On SIGINT or SIGTERM no new episode starts, running ones get --grace and are then cancelled, their sessions are closed; a second signal ends it at once.`
+}
+
+const runHint = "turn run --help"
+
+// A param is a field of responses_create_params and its value in JSON.
+type param collect.Param
+
+// UnmarshalText reads NAME=JSON.
+func (p *param) UnmarshalText(text []byte) error {
+	name, value, ok := strings.Cut(string(text), "=")
+	if !ok || name == "" {
+		return fmt.Errorf("%q is not NAME=JSON", text)
+	}
+	if !rawjson.Valid([]byte(value)) {
+		return fmt.Errorf("%q is not JSON; text needs quotes of its own: '%s=\"…\"'", value, name)
+	}
+	p.Name, p.Value = name, []byte(value)
+	return nil
+}
+
+func (c *runCommand) run(ctx context.Context, p program) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	attempts, err := gymAttempts()
+	if err != nil {
+		return usage(runHint, "%w", err)
+	}
+	policy, err := c.policy(attempts)
+	if err != nil {
+		return usage(runHint, "%w", err)
+	}
+	meter, screen := c.progress(p.Stderr)
+	logger := newLogger(p.Stderr, screen)
+	if c.Embedded != "" {
+		e, err := serveEmbedded(c.Embedded, "127.0.0.1:0", "127.0.0.1:0", logger)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = e.close() }() // its sessions end with this process
+		c.drive(e)
+	}
+	driver, err := newDriver(driverConfig(c.serverFlags, c.protocolFlags, 0, logger), runHint)
+	if err != nil {
+		return err
+	}
+	defer driver.Close()
+
+	if !c.Quiet {
+		c.logStart(logger, policy)
+	}
+	signalled, stop := untilSignal(ctx)
+	defer stop()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	defer context.AfterFunc(signalled, func() {
+		driver.Drain()
+		logger.Warn().Stringer("grace", c.Grace).Msg("stopping: no new episode starts; a second signal ends at once")
+		time.AfterFunc(c.Grace, func() { giveUp(&failures.Stop{Kind: failures.Shutdown, Reason: "the run was stopped"}) })
+	})()
+
+	if !c.Quiet {
+		screen.Start()
+	}
+	summary, err := collect.Run(ctx, collect.Config{
+		Dataset:           c.Dataset,
+		Stdin:             p.Stdin,
+		Output:            c.Output,
+		Overwrite:         c.Overwrite,
+		Resume:            c.Resume,
+		Note:              func(text string) { logger.Warn().Msg(text) },
+		Name:              c.Name,
+		Taskset:           c.Taskset,
+		Limit:             c.Limit,
+		Repeats:           c.Repeats,
+		Params:            c.params(),
+		AllowDuplicateIDs: c.AllowDuplicateIDs,
+		Driver:            driver,
+		Concurrency:       c.Concurrency,
+		Policy:            policy,
+		Observer:          meter,
+	})
+	screen.Stop()
+	if err != nil && !errors.Is(err, collect.ErrStopped) {
+		return c.explain(err)
+	}
+	if !c.Quiet && err == nil {
+		printSummary(p.Stderr, summary, c.Output)
+	}
+	return c.status(context.Cause(signalled), summary)
+}
+
+// logStart says every limit that is in force.
+func (c *runCommand) logStart(logger zerolog.Logger, policy retry.Policy) {
+	event := logger.Info().Str("dataset", c.Dataset).Int("concurrency", c.Concurrency).Str("grace", c.Grace.String())
+	logLimits(event, c.serverFlags, c.protocolFlags, policy).Msg("running")
+}
+
+// check reports flags that do not go together.
+func (c *runCommand) check() error {
+	switch {
+	case c.Output == "":
+		return usage(runHint, "run needs -o OUT.jsonl")
+	case !strings.HasSuffix(c.Output, ".jsonl"):
+		return usage(runHint, "the output %s should end in .jsonl: the other files are named after it", c.Output)
+	case c.Embedded != "" && (c.Resources != "" || c.Agent != ""):
+		return usage(runHint, "--embedded brings servers of its own: leave out --resources and --agent")
+	case c.Embedded == "" && (c.Resources == "" || c.Agent == ""):
+		return usage(runHint, "run needs --resources URL and --agent URL, or --embedded NAME")
+	case c.Concurrency < 1:
+		return usage(runHint, "--concurrency must be at least 1")
+	case c.Repeats < 1:
+		return usage(runHint, "--repeats must be at least 1")
+	case c.Limit < 0:
+		return usage(runHint, "--limit must not be negative")
+	}
+	if c.Dataset != "-" {
+		if _, err := os.Stat(c.Dataset); err != nil {
+			return usage(runHint, "no dataset: %w", err)
+		}
+	}
+	return nil
+}
+
+// drive points the flags at an embedded environment.
+func (c *runCommand) drive(e *embedded) {
+	c.Resources, c.Agent = e.resourcesURL(), e.agentURL()
+	c.ResourcesName, c.AgentName = e.environment.ResourcesName, e.environment.AgentName
+	if len(c.ToolTransport) == 0 {
+		c.ToolTransport = e.environment.ToolTransports
+	}
+}
+
+func (c *runCommand) params() []collect.Param {
+	params := make([]collect.Param, len(c.Param))
+	for i, p := range c.Param {
+		params[i] = collect.Param(p)
+	}
+	return params
+}
+
+// progress makes the meter of the run and the screen that shows it.
+func (c *runCommand) progress(w io.Writer) (*progress.Meter, *progress.Screen) {
+	meter := &progress.Meter{}
+	if file, ok := w.(*os.File); ok && isTerminal(w) {
+		return meter, progress.NewLiveScreen(meter, w, int(file.Fd()))
+	}
+	return meter, progress.NewScreen(meter, w)
+}
+
+// explain gives an error of the run its exit status and says what to try.
+func (c *runCommand) explain(err error) error {
+	var (
+		input   *collect.InputError
+		exists  *collect.ExistsError
+		changed *collect.ChangedError
+	)
+	switch {
+	case errors.As(err, &input):
+		return &exitError{status: exitUsage, err: err}
+	case errors.As(err, &exists):
+		return usage("--resume to go on where it ended, --overwrite to replace it, or another -o", "%w", err)
+	case errors.As(err, &changed):
+		return usage("--overwrite to begin anew, or another -o", "%w", err)
+	}
+	return err
+}
+
+// status is the exit status of a run that came to its end.
+func (c *runCommand) status(stopped error, summary collect.Summary) error {
+	var signal stopSignal
+	if errors.As(stopped, &signal) {
+		return &exitError{status: signal.status()}
+	}
+	if !c.AllowPartial && (summary.Failed > 0 || summary.Missing() > 0) {
+		return &exitError{status: exitPartly}
+	}
+	return nil
+}
+
+func printSummary(w io.Writer, s collect.Summary, output string) {
+	files := collect.FilesOf(output)
+	line := func(name, format string, args ...any) {
+		_, _ = fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("done", "%d of %d rollouts (%d masked, %d failed, %d missing), in %d attempts", s.Done, s.Owed, s.Masked, s.Failed, s.Missing(), s.Attempts)
+	for _, f := range s.Failures() {
+		line("failed", "%d in %s%s", f.Count, f.Stage, inBrackets(string(f.Kind)))
+	}
+	if mean, ok := s.Mean(); ok {
+		line("reward", "mean %.3f over %d results that are not masked", mean, s.Scored())
+	} else {
+		line("reward", "none: there is no result that is not masked")
+	}
+	line("time", "p50 %s, p90 %s, p99 %s an episode", rounded(s.Quantile(0.5)), rounded(s.Quantile(0.9)), rounded(s.Quantile(0.99)))
+	line("results", "%s", files.Rollouts)
+	if s.Missing() > 0 {
+		line("next", "the same command with --resume runs the %d that are missing", s.Missing())
+	}
+	if s.Failed > 0 || s.Attempts > s.Done+s.Failed {
+		line("failures", "%s", files.Failures)
+	}
+}
+
+func inBrackets(text string) string {
+	if text == "" {
+		return ""
+	}
+	return " (" + text + ")"
+}
+
+// rounded is a duration in three digits or so.
+func rounded(d time.Duration) time.Duration {
+	switch {
+	case d < 10*time.Millisecond:
+		return d.Round(10 * time.Microsecond)
+	case d < 10*time.Second:
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

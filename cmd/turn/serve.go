@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/episode"
+	"example.com/turn/internal/envserver"
+	"example.com/turn/retry"
+)
+
+type serveCommand struct {
+	Listen string `help:"Address to listen on." default:"127.0.0.1:8002" placeholder:"ADDR"`
+	serverFlags
+	Concurrency int `help:"How many episodes run at once; others wait (0: no limit)." default:"0" placeholder:"N"`
+	protocolFlags
+	Legacy bool          `help:"Take flat rows too, as single_agent_turn_legacy does."`
+	Compat string        `help:"NeMo Gym to be compatible with: ${enum}." enum:"0.7,main" default:"0.7"`
+	Grace  time.Duration `help:"How long running episodes may go on after SIGTERM." default:"60s"`
+}
+
+func (serveCommand) Help() string {
+	return `Example, with the servers of an embedded environment in another terminal:
+
+    turn demo weather
+    turn serve --resources http://127.0.0.1:9001 --agent http://127.0.0.1:9002 --tool-transport direct_http
+
+It stops on SIGINT or SIGTERM: readiness goes off, running episodes get --grace and are then cancelled, their sessions are closed. A second signal ends it at once.`
+}
+
+const serveHint = "turn serve --help"
+
+func (c *serveCommand) run(ctx context.Context, p program) error {
+	if c.Resources == "" || c.Agent == "" {
+		return usage(serveHint, "serve needs --resources URL and --agent URL")
+	}
+	policy, err := c.policy()
+	if err != nil {
+		return usage(serveHint, "%w", err)
+	}
+	logger := newLogger(p.Stderr, p.Stderr)
+	config := driverConfig(c.serverFlags, c.protocolFlags, c.Concurrency, logger)
+	driver, err := newDriver(config, serveHint)
+	if err != nil {
+		return err
+	}
+	defer driver.Close()
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("cannot listen: %w", err)
+	}
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	c.logStart(logger, listener.Addr(), policy)
+	return envserver.New(envserver.Config{
+		Driver: driver,
+		Policy: policy,
+		Compat: envserver.Compat(c.Compat),
+		Legacy: c.Legacy,
+		Rules: episode.RowRules{
+			Taskset: c.ResourcesName,
+			Servers: []string{c.Name, c.ResourcesName, c.AgentName},
+			Agent:   c.AgentName,
+		},
+		Grace:  c.Grace,
+		Logger: logger,
+	}).Serve(ctx, listener)
+}
+
+// policy is that of /run. Collectors find captured model calls under the attempt
+// that they asked for, so that with capture there is only that one.
+func (c *serveCommand) policy() (retry.Policy, error) {
+	if !c.TokenCapture && !c.Observability {
+		attempts, err := gymAttempts()
+		if err != nil {
+			return retry.Policy{}, err
+		}
+		return c.protocolFlags.policy(attempts)
+	}
+	policy, err := c.protocolFlags.policy(1)
+	if err == nil && policy.MaxAttempts > 1 {
+		err = errors.New("with --token-capture or --observability, --max-attempts must be 1: a collector looks for captured calls under the attempt that it asked for")
+	}
+	return policy, err
+}
+
+// logStart says where the server is and every limit that is in force.
+func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, policy retry.Policy) {
+	event := logger.Info().
+		Str("address", dialable(address)).Str("name", c.Name).
+		Str("concurrency", limitOf(c.Concurrency)).Str("queue_timeout", c.QueueTimeout.String()).
+		Str("grace", c.Grace.String()).Bool("legacy", c.Legacy).Str("compat", c.Compat).
+		Stringer("max_request_bytes", byteSize(envserver.MaxRequestBytes))
+	logLimits(event, c.serverFlags, c.protocolFlags, policy).Msg("listening")
+}
+
+func limitOf(n int) string {
+	if n == 0 {
+		return "no limit"
+	}
+	return fmt.Sprint(n)
+}
+
+// dialable is a listener's address as a client on this machine can dial it: one
+// that listens on every interface is reached on loopback.
+func dialable(address net.Addr) string {
+	tcp, ok := address.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return address.String()
+	}
+	loopback := *tcp
+	loopback.IP = net.IPv6loopback
+	if tcp.IP.To4() != nil {
+		loopback.IP = net.IPv4(127, 0, 0, 1)
+	}
+	return loopback.String()
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+)
+
+// settings are those of a configuration file. They give way to flags and to
+// environment variables.
+type settings struct {
+	file   string
+	values map[string]any
+}
+
+func readSettings(file string) (settings, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return settings{}, fmt.Errorf("configuration: %w", err)
+	}
+	s := settings{file: file}
+	if err := yaml.Unmarshal(text, &s.values); err != nil {
+		return settings{}, fmt.Errorf("configuration %s: %w", file, err)
+	}
+	return s, nil
+}
+
+// Validate refuses a name that is no flag of any command: a misspelt setting must
+// not be ignored.
+func (s settings) Validate(app *kong.Application) error {
+	known := map[string]bool{}
+	addFlagNames(app.Node, known)
+	var unknown []string
+	for name := range s.values {
+		if !known[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	slices.Sort(unknown)
+	return fmt.Errorf("configuration %s: no such setting: %s", s.file, strings.Join(unknown, ", "))
+}
+
+func addFlagNames(node *kong.Node, known map[string]bool) {
+	for _, flag := range node.Flags {
+		known[flag.Name] = true
+	}
+	for _, child := range node.Children {
+		addFlagNames(child, known)
+	}
+}
+
+// Resolve is the value of a flag that was not set in another way.
+func (s settings) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	for _, name := range flag.Envs {
+		if _, set := os.LookupEnv(name); set {
+			return nil, nil
+		}
+	}
+	switch value := s.values[flag.Name].(type) {
+	case nil, string, bool:
+		return value, nil
+	case []any:
+		texts := make([]string, len(value))
+		for i, element := range value {
+			texts[i] = fmt.Sprint(element)
+		}
+		return strings.Join(texts, ","), nil
+	case map[string]any:
+		return nil, fmt.Errorf("configuration %s: want one value or a list", s.file)
+	default:
+		return fmt.Sprint(value), nil
+	}
+}

@@ -1,0 +1,427 @@
+package episode_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/retry"
+)
+
+// The steps of an episode as the bubble's servers see them.
+const (
+	seed   = "/seed_session"
+	open   = "/v1/agent_sessions"
+	turn   = "/ng-rollout/7-0/v1/responses"
+	aclose = "/v1/agent_sessions/close"
+	verify = "/verify"
+	rclose = "/close_session"
+)
+
+func TestALimitThatRunsOutIsNamedWithItsCall(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		hangs  string
+		limits func(*episode.Config)
+		stage  failures.Stage
+		kind   failures.Kind
+		reason string
+		after  time.Duration
+		calls  []string
+	}{
+		{
+			"episode in seed", seed, func(c *episode.Config) { c.EpisodeTimeout = 30 * time.Second },
+			failures.StageSeed, failures.TransportTimeout, "Episode timed out after 30s in POST /seed_session", 30 * time.Second,
+			[]string{seed, rclose},
+		},
+		{
+			"episode in agent seed", open, func(c *episode.Config) { c.EpisodeTimeout = 30 * time.Second },
+			failures.StageAgent, failures.TransportTimeout, "Episode timed out after 30s in POST /v1/agent_sessions", 30 * time.Second,
+			[]string{seed, open, aclose, rclose},
+		},
+		{
+			"episode in the agent's turn", turn, func(c *episode.Config) { c.EpisodeTimeout = 30 * time.Second },
+			failures.StageAgent, failures.AgentTimeout, "Episode timed out after 30s in POST /v1/responses", 30 * time.Second,
+			[]string{seed, open, turn, aclose, rclose},
+		},
+		{
+			"episode in verify", verify, func(c *episode.Config) { c.EpisodeTimeout = 30 * time.Second },
+			failures.StageVerification, failures.TransportTimeout, "Episode timed out after 30s in POST /verify", 30 * time.Second,
+			[]string{seed, open, turn, aclose, verify, rclose},
+		},
+		{
+			"seed", seed, func(c *episode.Config) { c.SeedTimeout, c.EpisodeTimeout = 5*time.Second, time.Hour },
+			failures.StageSeed, failures.TransportTimeout, "the seed timeout of 5s ran out in POST /seed_session", 5 * time.Second,
+			[]string{seed, rclose},
+		},
+		{
+			"agent seed", open, func(c *episode.Config) { c.SeedTimeout = 5 * time.Second },
+			failures.StageAgent, failures.TransportTimeout, "the seed timeout of 5s ran out in POST /v1/agent_sessions", 5 * time.Second,
+			[]string{seed, open, aclose, rclose},
+		},
+		{
+			"verify", verify, func(c *episode.Config) { c.VerifyTimeout = 7 * time.Second },
+			failures.StageVerification, failures.TransportTimeout, "the verify timeout of 7s ran out in POST /verify", 7 * time.Second,
+			[]string{seed, open, turn, aclose, verify, rclose},
+		},
+		{
+			"cleanup in the agent close", aclose, func(c *episode.Config) { c.CleanupTimeout = 9 * time.Second },
+			failures.StageCleanup, failures.TransportTimeout, "the cleanup timeout of 9s ran out in POST /v1/agent_sessions/close", 9 * time.Second,
+			[]string{seed, open, turn, aclose, rclose},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bubble{over: map[string]http.HandlerFunc{test.hangs: hang}}
+				d, stop := b.driver(t, test.limits)
+				defer stop()
+				began := time.Now()
+				f := mustFail(t, d.Run(t.Context(), newRequest()))
+				if took := time.Since(began); took != test.after {
+					t.Errorf("took %s, want %s", took, test.after)
+				}
+				if f.Stage != test.stage || f.Kind != test.kind || f.Terminal {
+					t.Errorf("got stage %s, kind %q, terminal %t; want %s, %q, false", f.Stage, f.Kind, f.Terminal, test.stage, test.kind)
+				}
+				if !strings.Contains(f.Reason, test.reason) {
+					t.Errorf("reason %q lacks %q", f.Reason, test.reason)
+				}
+				if diff := cmp.Diff(test.calls, b.paths()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestTheEpisodeLimitKeepsTheAgentsResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{over: map[string]http.HandlerFunc{verify: hang}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.EpisodeTimeout = time.Minute })
+		defer stop()
+		f := mustFail(t, d.Run(t.Context(), newRequest()))
+		if got, want := string(f.PartialResponse), `{"output":[]}`; got != want {
+			t.Errorf("partial response %s, want %s", got, want)
+		}
+	})
+}
+
+// A slow agent close is not cut by the episode's limit; when that has run out
+// meanwhile, verify is not sent, and is what the failure names.
+func TestTheEpisodeLimitDoesNotCutTheAgentClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(20 * time.Second)
+			answer(w, r)
+		}
+		b := &bubble{over: map[string]http.HandlerFunc{aclose: slow}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.EpisodeTimeout, c.CleanupTimeout = 10*time.Second, time.Minute })
+		defer stop()
+		f := mustFail(t, d.Run(t.Context(), newRequest()))
+		if want := "Episode timed out after 10s in POST /verify"; f.Stage != failures.StageVerification || !strings.Contains(f.Reason, want) {
+			t.Errorf("got stage %s, reason %q; want stage verification and %q", f.Stage, f.Reason, want)
+		}
+		if f.PartialResponse == nil {
+			t.Error("the agent's response is lost")
+		}
+		if diff := cmp.Diff([]string{seed, open, turn, aclose, rclose}, b.paths()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A verdict that was reached is kept, however long the resources close takes.
+func TestASlowResourcesCloseCostsNoVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{over: map[string]http.HandlerFunc{rclose: hang}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.EpisodeTimeout, c.CleanupTimeout = 10*time.Second, time.Minute })
+		defer stop()
+		began := time.Now()
+		if result := mustSucceed(t, d.Run(t.Context(), newRequest())); result.Reward != 1 {
+			t.Errorf("reward %v, want 1", result.Reward)
+		}
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("took %s, want the minute that the close has", took)
+		}
+	})
+}
+
+// Each close has a budget of its own: an agent close that hangs leaves the
+// resources close its time.
+func TestAHungAgentCloseDoesNotStopTheResourcesClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed time.Time
+		began := time.Now()
+		b := &bubble{over: map[string]http.HandlerFunc{aclose: hang, rclose: func(w http.ResponseWriter, r *http.Request) {
+			closed = time.Now()
+			answer(w, r)
+		}}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.CleanupTimeout = 2 * time.Second })
+		defer stop()
+		mustFail(t, d.Run(t.Context(), newRequest()))
+		if got := closed.Sub(began); got != 2*time.Second {
+			t.Errorf("the resources session was closed after %s, want 2s", got)
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("the reply came after %s, want 2s", took)
+		}
+	})
+}
+
+// The verify limit is verify's alone: an agent may think for longer.
+func TestOneLimitIsNotAppliedToAnotherCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		thinking := func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(2 * time.Second)
+			answer(w, r)
+		}
+		b := &bubble{over: map[string]http.HandlerFunc{turn: thinking}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.VerifyTimeout, c.SeedTimeout = 500*time.Millisecond, 500*time.Millisecond })
+		defer stop()
+		mustSucceed(t, d.Run(t.Context(), newRequest()))
+	})
+}
+
+// With the defaults there is no limit on an agent's turn: not a library's, not
+// one of ours.
+func TestAnAgentMayBeSilentForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		thinking := func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(24 * time.Hour)
+			answer(w, r)
+		}
+		b := &bubble{over: map[string]http.HandlerFunc{turn: thinking}}
+		d, stop := b.driver(t, func(*episode.Config) {})
+		defer stop()
+		mustSucceed(t, d.Run(t.Context(), newRequest()))
+	})
+}
+
+func TestTheAgentsDeadline(t *testing.T) {
+	envelope := `{"id":"agent-timeout-7-0","created_at":0,"model":"","object":"response","output":[],"parallel_tool_calls":false,"tool_choice":"auto","tools":[],"status":"incomplete","incomplete_details":null,"metadata":{"agent_timed_out":"true","response_source":"environment_timeout_envelope"}}`
+	for _, test := range []struct {
+		name     string
+		receipt  string // what the agent close adds
+		verified string // the response in the verify body
+	}{
+		{"nothing came back", ``, envelope},
+		{"a partial response came back", `,"partial_response":{"output":[1]}`, `{"output":[1]}`},
+		{"a partial response that is none", `,"partial_response":{"x":1}`, envelope},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				receipt := func(w http.ResponseWriter, r *http.Request) {
+					id := field(t, readBody(r), "agent_session_id")
+					_, _ = w.Write([]byte(`{"agent_session_id":"` + id + `"` + test.receipt + `}`))
+				}
+				b := &bubble{over: map[string]http.HandlerFunc{turn: hang, aclose: receipt}}
+				d, stop := b.driver(t, func(c *episode.Config) { c.AgentTimeout = time.Hour })
+				defer stop()
+				request := newRequest()
+				request.AgentTimeout = 90 * time.Second
+				began := time.Now()
+				result := mustSucceed(t, d.Run(t.Context(), request))
+				if took := time.Since(began); took != 90*time.Second {
+					t.Errorf("took %s, want the request's own 1m30s", took)
+				}
+				for name, want := range map[string]string{
+					"response": test.verified, "agent_timed_out": "true", "agent_timeout_seconds": "90",
+				} {
+					if got := string(result.Field(name)); got != want {
+						t.Errorf("%s is %s, want %s", name, got, want)
+					}
+				}
+				if diff := cmp.Diff([]string{seed, open, turn, aclose, verify, rclose}, b.paths()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	t.Run("a wait that is too long makes no call", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &bubble{over: map[string]http.HandlerFunc{turn: hang}}
+			d, stop := b.driver(t, func(c *episode.Config) { c.Concurrency, c.QueueTimeout = 1, 10*time.Second })
+			defer stop()
+			ctx, cancel := context.WithCancel(t.Context())
+			first := make(chan episode.Reply)
+			go func() { first <- d.Run(ctx, newRequest()) }()
+			synctest.Wait()
+			began := time.Now()
+			f := mustFail(t, d.Run(t.Context(), newRequest()))
+			if took := time.Since(began); took != 10*time.Second {
+				t.Errorf("took %s, want 10s", took)
+			}
+			want := &failures.Failure{Stage: failures.StageAdmission, Reason: "Episode admission timed out"}
+			if diff := cmp.Diff(want, f); diff != "" {
+				t.Errorf("failure (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]string{seed, open, turn}, b.paths()); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+			cancel()
+			<-first
+			b.over = nil
+			mustSucceed(t, d.Run(t.Context(), newRequest())) // the place was given back
+		})
+	})
+	t.Run("never more than the limit, and all get in", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			running, most := make(chan struct{}, 100), 0
+			slow := func(w http.ResponseWriter, r *http.Request) {
+				running <- struct{}{}
+				most = max(most, len(running))
+				time.Sleep(time.Second)
+				<-running
+				answer(w, r)
+			}
+			b := &bubble{over: map[string]http.HandlerFunc{turn: slow}}
+			d, stop := b.driver(t, func(c *episode.Config) { c.Concurrency, c.QueueTimeout = 3, time.Minute })
+			defer stop()
+			replies := make(chan episode.Reply)
+			for range 30 {
+				go func() { replies <- d.Run(t.Context(), newRequest()) }()
+			}
+			for range 30 {
+				mustSucceed(t, <-replies)
+			}
+			if most != 3 {
+				t.Errorf("%d ran at once, want 3", most)
+			}
+		})
+	})
+}
+
+// While an episode waits to be tried again, its place is another's.
+func TestABackOffHoldsNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusals := 1
+		b := &bubble{over: map[string]http.HandlerFunc{seed: func(w http.ResponseWriter, r *http.Request) {
+			if refusals > 0 {
+				refusals--
+				w.Header().Set("Retry-After", "60")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			answer(w, r)
+		}}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.Concurrency, c.QueueTimeout = 1, time.Second })
+		defer stop()
+		poisoned := make(chan episode.Reply)
+		go func() { poisoned <- episode.Redispatch(t.Context(), d, newRequest(), retry.Policy{}) }()
+		synctest.Wait()
+		began := time.Now()
+		mustSucceed(t, d.Run(t.Context(), newRequest()))
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the next episode waited %s", took)
+		}
+		mustSucceed(t, <-poisoned)
+	})
+}
+
+func TestRedispatchStopsWhenTheNextWaitDoesNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{over: map[string]http.HandlerFunc{seed: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "5")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
+		}}}
+		d, stop := b.driver(t, func(*episode.Config) {})
+		defer stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		f := mustFail(t, episode.Redispatch(ctx, d, newRequest(), retry.Policy{}))
+		if took := time.Since(began); took != 0 {
+			t.Errorf("took %s, want an end at once", took)
+		}
+		if !strings.Contains(f.Reason, "503") || !strings.Contains(f.Reason, "no free GPU") {
+			t.Errorf("reason %q lacks the refusal", f.Reason)
+		}
+		if diff := cmp.Diff([]string{seed, rclose}, b.paths()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestNoAttemptBeginsAfterTheContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{over: map[string]http.HandlerFunc{seed: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
+		}}}
+		d, stop := b.driver(t, func(*episode.Config) {})
+		defer stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, cancel)
+		f := mustFail(t, episode.Redispatch(ctx, d, newRequest(), retry.Policy{Backoff: time.Minute, Random: func() float64 { return 0.9 }}))
+		if !strings.Contains(f.Reason, "no free GPU") {
+			t.Errorf("reason %q lacks the last refusal", f.Reason)
+		}
+		if diff := cmp.Diff([]string{seed, rclose}, b.paths()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestDrainingEndsABackOffAndTheLineForAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{over: map[string]http.HandlerFunc{
+			turn: hang,
+			seed: func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(string(peekBody(r)), `"poisoned"`) {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				answer(w, r)
+			},
+		}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.Concurrency, c.QueueTimeout = 1, time.Hour })
+		defer stop()
+		poisoned := newRequest()
+		poisoned.EpisodeID.RolloutID = "poisoned"
+		backingOff := make(chan episode.Reply, 1)
+		go func() {
+			backingOff <- episode.Redispatch(t.Context(), d, poisoned, retry.Policy{Backoff: time.Minute, Random: func() float64 { return 0.5 }})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		running, waiting := make(chan episode.Reply, 1), make(chan episode.Reply, 1)
+		go func() { running <- d.Run(ctx, newRequest()) }()
+		synctest.Wait()
+		go func() { waiting <- d.Run(t.Context(), newRequest()) }()
+		synctest.Wait()
+
+		d.Drain()
+		synctest.Wait()
+		if f := mustFail(t, <-backingOff); f.Stage != failures.StageSeed {
+			t.Errorf("the one that backed off answers %v, want its seed's failure", f)
+		}
+		if f := mustFail(t, <-waiting); f.Kind != failures.Shutdown || f.Stage != failures.StageAdmission || f.Terminal {
+			t.Errorf("the one in line answers %+v, want kind shutdown, stage admission", f)
+		}
+		if f := mustFail(t, d.Run(t.Context(), newRequest())); f.Kind != failures.Shutdown {
+			t.Errorf("a new one answers %+v, want kind shutdown", f)
+		}
+		select {
+		case reply := <-running:
+			t.Errorf("the one under way ended with %+v", reply)
+		default:
+		}
+		cancel(&failures.Stop{Kind: failures.Shutdown, Reason: "the server is shutting down"})
+		f := mustFail(t, <-running)
+		if f.Kind != failures.Shutdown || !f.CutShort() || !errors.Is(f, failures.Shutdown) {
+			t.Errorf("the one under way answers %+v, want kind shutdown", f)
+		}
+	})
+}

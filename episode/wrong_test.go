@@ -1,0 +1,412 @@
+package episode_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/scripted"
+)
+
+// The calls of an episode whose failure is its outcome, with the stage of each.
+var stages = []struct {
+	route  scripted.Route
+	stage  failures.Stage
+	server string
+	what   string
+}{
+	{scripted.Seed, failures.StageSeed, "resources server bench", "POST /seed_session"},
+	{scripted.AgentSeed, failures.StageAgent, "agent server helper", "POST /v1/agent_sessions"},
+	{scripted.Responses, failures.StageAgent, "agent server helper", "POST /v1/responses"},
+	{scripted.AgentClose, failures.StageCleanup, "agent server helper", "POST /v1/agent_sessions/close"},
+	{scripted.Verify, failures.StageVerification, "resources server bench", "POST /verify"},
+}
+
+// The rows of section 4 about a status, for each call.
+func TestWhatAStatusMeans(t *testing.T) {
+	const none = failures.Kind("")
+	kinds := map[failures.Stage]func(status int) failures.Kind{
+		failures.StageSeed: func(int) failures.Kind { return none },
+		failures.StageAgent: func(status int) failures.Kind {
+			switch status {
+			case 429, 502, 503, 504:
+				return failures.AgentRequestFailed
+			}
+			return failures.AgentRunError
+		},
+		failures.StageCleanup:      func(int) failures.Kind { return failures.SessionReleaseFailed },
+		failures.StageVerification: func(int) failures.Kind { return failures.VerifierError },
+	}
+	servers := scripted.New(t)
+	d := newDriver(t, configFor(servers))
+	for _, status := range []int{300, 301, 302, 303, 304, 305, 307, 308, 400, 401, 403, 404, 408, 409, 410, 418, 422, 425, 429, 451, 499, 500, 501, 502, 503, 504, 507, 599} {
+		transient := status == 408 || status == 425 || status == 429 || status >= 500
+		for _, call := range stages {
+			t.Run(fmt.Sprintf("%d from %s", status, call.route), func(t *testing.T) {
+				servers.Play(scripted.Script{call.route: {{
+					Status: status, JSON: []byte(`{"detail":"its own words"}`),
+					Headers: [][2]string{{"Location", "http://elsewhere.invalid/"}},
+				}}})
+				f := mustFail(t, d.Run(t.Context(), newRequest()))
+				kind := none
+				if transient {
+					kind = kinds[call.stage](status)
+				}
+				if f.Stage != call.stage || f.Terminal == transient || f.Kind != kind || f.Status != status {
+					t.Errorf("got stage %s, terminal %t, kind %q, status %d; want %s, %t, %q, %d",
+						f.Stage, f.Terminal, f.Kind, f.Status, call.stage, !transient, kind, status)
+				}
+				line := strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status)))
+				want := fmt.Sprintf("%s refused %s with %s", call.server, call.what, line)
+				if status != http.StatusNotModified { // which has no body
+					want += ": its own words"
+				}
+				if !strings.HasPrefix(f.Reason, want) {
+					t.Errorf("reason %q, want %q", f.Reason, want)
+				}
+			})
+		}
+	}
+}
+
+// The kind that a reply names is taken over, at each call, and decides nothing.
+func TestAKindThatTheReplyNames(t *testing.T) {
+	servers := scripted.New(t)
+	d := newDriver(t, configFor(servers))
+	for _, call := range stages {
+		for _, test := range []struct {
+			status int
+			body   string
+		}{
+			{503, `{"failure_kind":"provider_oom_killed"}`},
+			{422, `{"detail":{"failure_kind":"provider_oom_killed"}}`},
+			{400, `{"error":{"failure_kind":"provider_oom_killed","message":"x"}}`},
+		} {
+			servers.Play(scripted.Script{call.route: {{Status: test.status, JSON: []byte(test.body)}}})
+			f := mustFail(t, d.Run(t.Context(), newRequest()))
+			if f.Kind != failures.ProviderOOMKilled || f.Terminal != (test.status != 503) {
+				t.Errorf("%s from %s: kind %q, terminal %t", test.body, call.route, f.Kind, f.Terminal)
+			}
+		}
+	}
+}
+
+// The rows about connections that end.
+func TestWhatABrokenConnectionMeans(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	config.Resources.Resend.Max, config.Agent.Resend.Max = -1, -1
+	d := newDriver(t, config)
+	for _, drop := range []scripted.Drop{scripted.BeforeRead, scripted.AfterRead, scripted.Garbage, scripted.MidHeaders, scripted.MidBody} {
+		for _, call := range stages {
+			t.Run(fmt.Sprintf("%s by %s", drop, call.route), func(t *testing.T) {
+				servers.Play(scripted.Script{call.route: {{Drop: drop}}})
+				f := mustFail(t, d.Run(t.Context(), newRequest()))
+				if f.Stage != call.stage || f.Terminal || f.Kind != failures.TransportPeerDrop {
+					t.Errorf("got %+v; want stage %s, transport_peer_drop, not terminal", f, call.stage)
+				}
+				if !strings.Contains(f.Reason, call.server) || !strings.Contains(f.Reason, call.what) {
+					t.Errorf("reason %q does not name server and call", f.Reason)
+				}
+			})
+		}
+	}
+}
+
+// The rows about connections that do not come to be.
+func TestWhatAMissingConnectionMeans(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		dial func(context.Context, string, string) (net.Conn, error)
+		kind failures.Kind
+		has  string
+	}{
+		{"refused", func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, deadAddress(t))
+		}, failures.TransportUnreachable, "connection refused"},
+		{"no such host", func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "gone.invalid", IsNotFound: true}}
+		}, failures.TransportUnreachable, "gone.invalid"},
+		{"no descriptors", func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+		}, failures.TransportLocalResource, "ulimit -n"},
+		{"no ports", func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}
+		}, failures.TransportLocalResource, "concurrency"},
+		{"the peer's network is gone", func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ETIMEDOUT)}
+		}, failures.TransportUnreachable, "timed out"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			servers := scripted.New(t)
+			config := configFor(servers)
+			transport := httpcall.NewTransport()
+			transport.DialContext = test.dial
+			config.Resources.Transport = transport
+			f := mustFail(t, newDriver(t, config).Run(t.Context(), newRequest()))
+			if f.Stage != failures.StageSeed || f.Terminal || f.Kind != test.kind || !strings.Contains(f.Reason, test.has) {
+				t.Errorf("got stage %s, terminal %t, kind %q, reason %q; want seed, false, %q, …%s…", f.Stage, f.Terminal, f.Kind, f.Reason, test.kind, test.has)
+			}
+		})
+	}
+}
+
+// The row about replies that are not what the contract says.
+func TestAReplyThatIsNotTheContracts(t *testing.T) {
+	for _, test := range []struct {
+		route scripted.Route
+		name  string
+		reply scripted.Action
+		has   string
+	}{
+		{scripted.Seed, "not JSON", scripted.Action{Raw: text(`{"resources_session_id": `)}, "not JSON"},
+		{scripted.Seed, "empty", scripted.Action{Raw: text(``)}, "not JSON"},
+		{scripted.Seed, "a list", scripted.Action{JSON: []byte(`[]`)}, "want an object, got an array"},
+		{scripted.Seed, "no id", scripted.Action{JSON: []byte(`{}`)}, "lacks resources_session_id"},
+		{scripted.Seed, "another id", scripted.Action{JSON: []byte(`{"resources_session_id":"x"}`)}, "resources_session_id is not"},
+		{scripted.Seed, "an id that is no text", scripted.Action{JSON: []byte(`{"resources_session_id":1}`)}, "resources_session_id is not"},
+		{scripted.Seed, "no cookie", scripted.Action{SetCookie: []string{}}, "sets no cookie"},
+		{scripted.Seed, "an expired cookie", scripted.Action{SetCookie: []string{"s=1; Max-Age=0"}}, "sets no cookie"},
+		{scripted.Seed, "not UTF-8", scripted.Action{Raw: text("{\"resources_session_id\":\"{{id}}\",\"x\":\"\xff\"}")}, "not UTF-8"},
+		{scripted.AgentSeed, "no id", scripted.Action{JSON: []byte(`{}`)}, "lacks agent_session_id"},
+		{scripted.AgentSeed, "another id", scripted.Action{JSON: []byte(`{"agent_session_id":"x"}`)}, "agent_session_id is not"},
+		{scripted.Responses, "not JSON", scripted.Action{Raw: text(`hello`)}, "not JSON"},
+		{scripted.Responses, "text", scripted.Action{JSON: []byte(`"hello"`)}, "got a string"},
+		{scripted.Responses, "no output", scripted.Action{JSON: []byte(`{"id":"r"}`)}, "lacks output"},
+		{scripted.Responses, "output is no list", scripted.Action{JSON: []byte(`{"output":null}`)}, "output: want an array, got null"},
+		{scripted.AgentClose, "another id", scripted.Action{JSON: []byte(`{"agent_session_id":"x"}`)}, "agent_session_id is not"},
+		{scripted.AgentClose, "cookies that are none", scripted.Action{JSON: []byte(`{"agent_session_id":"{{id}}","resources_cookies":["a"]}`)}, "resources_cookies"},
+		{scripted.AgentClose, "a cookie that is no text", scripted.Action{JSON: []byte(`{"agent_session_id":"{{id}}","resources_cookies":{"a":1}}`)}, "resources_cookies"},
+		{scripted.AgentClose, "a cookie with a line break in its name", scripted.Action{JSON: []byte(`{"agent_session_id":"{{id}}","resources_cookies":{"a\r\nX: y":"1"}}`)}, "resources_cookies"},
+		{scripted.Verify, "not JSON", scripted.Action{Raw: text(`{"reward":1,}`)}, "not JSON"},
+		{scripted.Verify, "no reward", scripted.Action{JSON: []byte(`{"response":{},"responses_create_params":{}}`)}, "lacks reward"},
+		{scripted.Verify, "a kind that is no text", scripted.Action{JSON: []byte(`{"reward":1,"failure_kind":5,"response":{},"responses_create_params":{}}`)}, "failure_kind: want text or null"},
+	} {
+		t.Run(string(test.route)+" "+test.name, func(t *testing.T) {
+			servers := scripted.New(t)
+			servers.Play(scripted.Script{test.route: {test.reply}})
+			f := mustFail(t, newDriver(t, configFor(servers)).Run(t.Context(), newRequest()))
+			if want := stageOf(test.route); f.Stage != want || !f.Terminal || f.Kind != "" {
+				t.Errorf("got stage %s, terminal %t, kind %q; want %s, true, none", f.Stage, f.Terminal, f.Kind, want)
+			}
+			if !strings.Contains(f.Reason, test.has) || !strings.HasPrefix(f.Reason, "the reply of ") {
+				t.Errorf("reason %q lacks %q", f.Reason, test.has)
+			}
+		})
+	}
+}
+
+func stageOf(route scripted.Route) failures.Stage {
+	for _, call := range stages {
+		if call.route == route {
+			return call.stage
+		}
+	}
+	return ""
+}
+
+// The statuses that succeed, and the replies that look wrong and are not.
+func TestAReplyThatIsFine(t *testing.T) {
+	for name, script := range map[string]scripted.Script{
+		"201 and 202":             {scripted.Seed: {{Status: 201}}, scripted.Verify: {{Status: 202}}, scripted.AgentClose: {{Status: 299}}},
+		"an incomplete response":  {scripted.Responses: {{JSON: []byte(`{"status":"incomplete","output":[]}`)}}},
+		"a failed response":       {scripted.Responses: {{JSON: []byte(`{"status":"failed","output":[]}`)}}},
+		"fields nobody knows":     {scripted.Seed: {{JSON: []byte(`{"resources_session_id":"{{id}}","x":1}`)}}, scripted.AgentSeed: {{JSON: []byte(`{"agent_session_id":"{{id}}","y":[]}`)}}},
+		"cookies are null":        {scripted.AgentClose: {{JSON: []byte(`{"agent_session_id":"{{id}}","resources_cookies":null}`)}}},
+		"the close reply is text": {scripted.CloseSession: {{Raw: text(`closed`)}}},
+		"a byte order of members": {scripted.Verify: {{JSON: []byte(` {"response": {}, "reward" : true, "mask_sample": "no", "responses_create_params": {}} `)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			servers := scripted.New(t)
+			servers.Play(script)
+			if result := mustSucceed(t, newDriver(t, configFor(servers)).Run(t.Context(), newRequest())); result.Reward != 1 || result.Masked {
+				t.Errorf("reward %v, masked %t; want 1, false", result.Reward, result.Masked)
+			}
+		})
+	}
+}
+
+// When both the agent's part and its close fail, the first is the failure and the
+// second stands beside it.
+func TestACleanupErrorStandsBesideTheFailure(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{
+		scripted.Responses:  {{Status: 500, JSON: []byte(`{"detail":"model broke"}`)}},
+		scripted.AgentClose: {{Status: 409, JSON: []byte(`{"detail":"not yours"}`)}},
+	})
+	reply := newDriver(t, configFor(servers)).Run(t.Context(), newRequest())
+	f := mustFail(t, reply)
+	if f.Stage != failures.StageAgent || !strings.Contains(f.Reason, "model broke") || !strings.Contains(f.CleanupError, "not yours") {
+		t.Errorf("got stage %s, reason %q, cleanup error %q", f.Stage, f.Reason, f.CleanupError)
+	}
+	if body := string(reply.Body(nil).Bytes()); strings.Contains(body, "cleanup_error") {
+		t.Errorf("0.7.0 would refuse %s", body)
+	}
+	if body := string(reply.Body((*failures.Failure).MainBody).Bytes()); !strings.Contains(body, `"cleanup_error":"agent server helper refused`) {
+		t.Errorf("later main is not told: %s", body)
+	}
+}
+
+// Secrets of ours stay out of the reason, also when a server repeats them.
+func TestNoSecretReachesAReason(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{
+		scripted.Seed: {{
+			SetCookie: []string{`session="quoted secret"; Path=/`, "other=plain-secret"},
+			JSON:      []byte(`{"resources_session_id":"{{id}}","resources_tools":{"server_name":"w","headers":{"X-Token":"header-secret"}}}`),
+		}},
+		scripted.Responses: {{Status: 500, JSON: []byte(`{"detail":"quoted secret plain-secret header-secret agent-cookie-1 short"}`)}},
+	})
+	config := configFor(servers)
+	config.ToolTransports = append(config.ToolTransports, "mcp", "direct_http")
+	f := mustFail(t, newDriver(t, config).Run(t.Context(), newRequest()))
+	want := "agent server helper refused POST /v1/responses with 500 Internal Server Error: *** *** *** *** short"
+	if f.Reason != want {
+		t.Errorf("reason %q, want %q", f.Reason, want)
+	}
+}
+
+func TestARequestThatIsNotValidMakesNoCall(t *testing.T) {
+	servers := scripted.New(t)
+	d := newDriver(t, configFor(servers))
+	request := newRequest()
+	request.EpisodeID.RolloutID, request.TaskData, request.Params = "a/b", []byte(`{`), nil
+	f := mustFail(t, d.Run(t.Context(), request))
+	var invalid *episode.InvalidRequest
+	if !errors.As(f, &invalid) || len(invalid.Faults) != 3 || !f.Terminal {
+		t.Errorf("got %v, want a terminal failure that names three faults", f)
+	}
+	if calls := servers.Calls(); len(calls) != 0 {
+		t.Errorf("%d calls, want none", len(calls))
+	}
+}
+
+func TestAReplyLargerThanTheLimit(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Raw: text(`{"output":["{{repeat}}"]}`), Repeat: 1000, RepeatText: "x"}}})
+	config := configFor(servers)
+	config.Agent.MaxReplyBytes = 500
+	f := mustFail(t, newDriver(t, config).Run(t.Context(), newRequest()))
+	if !f.Terminal || f.Stage != failures.StageAgent || !strings.Contains(f.Reason, "larger than the limit of 500 bytes") {
+		t.Errorf("got %+v", f)
+	}
+}
+
+func TestFieldsOfCollectorsAreLeftOutOfAResult(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{
+		scripted.Verify:     {{JSON: []byte(`{"reward":1,"_ng_x":1,"ng_trajectory":{},"ng_model_call_capture":1,"ng_perf":2,"ng_other":3,"ng_agent_observations":"the verifier's","response":{},"responses_create_params":{}}`)}},
+		scripted.AgentClose: {{JSON: []byte(`{"agent_session_id":"{{id}}","agent_observations":{"a":1.0},"agent_trajectory":[2]}`)}},
+	})
+	result := mustSucceed(t, newDriver(t, configFor(servers)).Run(t.Context(), newRequest()))
+	want := `{"reward":1,"ng_other":3,"response":{},"responses_create_params":{},"ng_agent_observations":{"a":1.0},"ng_trajectory":[2]}`
+	if got := string(result.Body().Bytes()); got != want {
+		t.Errorf("result %s, want %s", got, want)
+	}
+}
+
+// One outcome comes for every request, whatever becomes of it.
+func TestAllYieldsOneOutcomeForEveryRequest(t *testing.T) {
+	requests := func(n int) func(func(*episode.Request) bool) {
+		return func(yield func(*episode.Request) bool) {
+			for i := range n {
+				r := newRequest()
+				r.EpisodeID.RolloutID = fmt.Sprintf("%d-0", i)
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+	t.Run("when a server dies half-way", func(t *testing.T) {
+		servers := scripted.New(t)
+		served := []scripted.Action{{}, {}, {}, {}, {}, {}, {}, {}}
+		servers.Play(scripted.Script{scripted.Responses: append(served, scripted.Action{Drop: scripted.AfterRead})})
+		seen, results := map[string]int{}, 0
+		options := episode.Options{Concurrency: 4}
+		options.Policy.Backoff = time.Millisecond
+		for outcome := range episode.All(t.Context(), newDriver(t, configFor(servers)), requests(16), options) {
+			seen[outcome.Request.EpisodeID.RolloutID]++
+			if outcome.Result != nil {
+				results++
+			}
+		}
+		if len(seen) != 16 || results != 8 {
+			t.Errorf("%d outcomes with %d results, want 16 with 8", len(seen), results)
+		}
+	})
+	t.Run("when the context ends", func(t *testing.T) {
+		servers := scripted.New(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		servers.Play(scripted.Script{scripted.Responses: {{}, {}, {Hang: true, Do: func(scripted.Call) { cancel() }}}})
+		outcomes := 0
+		for range episode.All(ctx, newDriver(t, configFor(servers)), requests(16), episode.Options{Concurrency: 1}) {
+			outcomes++
+		}
+		if got := len(callsOn(servers, scripted.Seed)); outcomes != 16 || got != 3 {
+			t.Errorf("%d outcomes and %d seeds, want 16 and 3", outcomes, got)
+		}
+	})
+	t.Run("until the loop is left", func(t *testing.T) {
+		servers := scripted.New(t)
+		taken := 0
+		counted := func(yield func(*episode.Request) bool) {
+			for r := range requests(1000) {
+				taken++
+				if !yield(r) {
+					return
+				}
+			}
+		}
+		for range episode.All(t.Context(), newDriver(t, configFor(servers)), counted, episode.Options{Concurrency: 4}) {
+			break
+		}
+		seeds, closes := len(callsOn(servers, scripted.Seed)), len(callsOn(servers, scripted.CloseSession))
+		if taken > 10 || seeds != closes {
+			t.Errorf("%d requests were taken, %d sessions seeded, %d closed", taken, seeds, closes)
+		}
+	})
+	t.Run("when the loop's body panics", func(t *testing.T) {
+		servers := scripted.New(t)
+		defer func() {
+			if got := recover(); got != "the caller's bug" {
+				t.Errorf("recovered %v", got)
+			}
+			seeds, closes := len(callsOn(servers, scripted.Seed)), len(callsOn(servers, scripted.CloseSession))
+			if seeds != closes {
+				t.Errorf("%d sessions seeded, %d closed", seeds, closes)
+			}
+		}()
+		for range episode.All(t.Context(), newDriver(t, configFor(servers)), requests(16), episode.Options{Concurrency: 4}) {
+			panic("the caller's bug")
+		}
+	})
+	t.Run("when the requests panic", func(t *testing.T) {
+		servers := scripted.New(t)
+		broken := func(yield func(*episode.Request) bool) {
+			for r := range requests(5) {
+				yield(r)
+			}
+			panic("the source's bug")
+		}
+		outcomes := 0
+		defer func() {
+			if got := recover(); got != "the source's bug" || outcomes != 5 {
+				t.Errorf("recovered %v after %d outcomes, want the bug after 5", got, outcomes)
+			}
+		}()
+		for range episode.All(t.Context(), newDriver(t, configFor(servers)), broken, episode.Options{Concurrency: 2}) {
+			outcomes++
+		}
+	})
+}

@@ -1,0 +1,573 @@
+package collect_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/agentclient"
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/internal/collect"
+	"example.com/turn/internal/scripted"
+	"example.com/turn/resourcesclient"
+	"example.com/turn/retry"
+)
+
+// bench is a run against scripted servers.
+type bench struct {
+	*scripted.Servers
+	dir    string
+	config collect.Config
+}
+
+func newBench(t *testing.T, dataset string) *bench {
+	t.Helper()
+	servers := scripted.New(t)
+	driver, err := episode.NewDriver(episode.Config{
+		Resources: resourcesclient.Config{URL: servers.ResourcesURL},
+		Agent:     agentclient.Config{URL: servers.AgentURL},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(driver.Close)
+	dir := t.TempDir()
+	b := &bench{servers, dir, collect.Config{
+		Dataset:     filepath.Join(dir, "tasks.jsonl"),
+		Output:      filepath.Join(dir, "out", "rollouts.jsonl"),
+		Name:        "env",
+		Driver:      driver,
+		Concurrency: 8,
+		Policy:      retry.Policy{Backoff: time.Millisecond},
+	}}
+	b.write(t, dataset)
+	return b
+}
+
+func (b *bench) write(t *testing.T, dataset string) {
+	t.Helper()
+	if err := os.WriteFile(b.config.Dataset, []byte(dataset), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) run(t *testing.T) collect.Summary {
+	t.Helper()
+	summary, err := collect.Run(t.Context(), b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return summary
+}
+
+// line is what tests look at of a line of an output file.
+type line struct {
+	Reward       float64           `json:"reward"`
+	TaskIndex    int64             `json:"_ng_task_index"`
+	RolloutIndex int64             `json:"_ng_rollout_index"`
+	AttemptIndex int64             `json:"_ng_attempt_index"`
+	TaskID       map[string]string `json:"_ng_task_id"`
+	Terminal     bool              `json:"_ng_failure_terminal"`
+	Reason       string            `json:"failure_reason"`
+	Input        struct {
+		Params json.RawMessage `json:"responses_create_params"`
+		Data   json.RawMessage `json:"task_data"`
+	} `json:"task_input"`
+	Task map[string]string `json:"task_id"`
+	ID   string            `json:"_ng_rollout_id"`
+}
+
+// readLines reads an output file, in the order of its rollouts.
+func readLines(t *testing.T, path string) []line {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []line
+	for raw := range strings.Lines(string(text)) {
+		var l line
+		if err := json.Unmarshal([]byte(raw), &l); err != nil || !strings.HasSuffix(raw, "\n") {
+			t.Fatalf("%s: line %q: %v", path, raw, err)
+		}
+		lines = append(lines, l)
+	}
+	sort.SliceStable(lines, func(i, j int) bool {
+		a, b := lines[i], lines[j]
+		return a.TaskIndex < b.TaskIndex || a.TaskIndex == b.TaskIndex && a.RolloutIndex < b.RolloutIndex
+	})
+	return lines
+}
+
+func (b *bench) results(t *testing.T) []line { return readLines(t, b.config.Output) }
+func (b *bench) failures(t *testing.T) []line {
+	return readLines(t, collect.FilesOf(b.config.Output).Failures)
+}
+func (b *bench) inputs(t *testing.T) []line {
+	return readLines(t, collect.FilesOf(b.config.Output).Inputs)
+}
+
+// pairs are the rollouts of lines, as "task-rollout".
+func pairs(lines []line) []string {
+	var out []string
+	for _, l := range lines {
+		out = append(out, fmt.Sprintf("%d-%d", l.TaskIndex, l.RolloutIndex))
+	}
+	return out
+}
+
+// flat is n flat rows.
+func flat(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"responses_create_params":{"input":"%d"},"n":%d}`+"\n", i, i)
+	}
+	return b.String()
+}
+
+func TestARunWritesWhatCameOut(t *testing.T) {
+	b := newBench(t, `{"responses_create_params":{"input":"hi <b>"},"answer":1.0}`+"\n")
+	b.Play(scripted.Script{scripted.Verify: {{Raw: text(`{"responses_create_params":"{{params}}","response":{"output":[]},"reward":0.50,"_ng_mine":1}`)}}})
+	summary := b.run(t)
+	if mean, ok := summary.Mean(); summary.Owed != 1 || summary.Done != 1 || !ok || mean != 0.5 {
+		t.Errorf("summary %+v", summary)
+	}
+	for path, want := range map[string]string{
+		b.config.Output: `{"responses_create_params":{"input":"hi <b>"},"response":{"output":[]},"reward":0.50,"ng_agent_observations":null,` +
+			`"_ng_task_id":{"taskset":"tasks","task_id":"0"},"_ng_task_index":0,"_ng_rollout_index":0,"_ng_environment_server":"env","_ng_result_type":"single_agent_turn"}` + "\n",
+		collect.FilesOf(b.config.Output).Inputs: `{"task_id":{"taskset":"tasks","task_id":"0"},"task_input":{"responses_create_params":{"input":"hi <b>"},"task_data":{"answer":1.0}},` +
+			`"_ng_task_index":0,"_ng_environment_server":"env","_ng_rollout_index":0}` + "\n",
+		collect.FilesOf(b.config.Output).Failures: "",
+	} {
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != want {
+			t.Errorf("%s holds\n%s%v\nwant\n%s", filepath.Base(path), got, err, want)
+		}
+	}
+}
+
+func text(s string) *string { return &s }
+
+// One task that fails for good costs the others nothing, and each of its attempts
+// leaves a line.
+func TestOneBrokenTaskLeavesTheOthersAlone(t *testing.T) {
+	b := newBench(t, flat(20))
+	poison := func(c scripted.Call) bool { return strings.Contains(string(c.Body), `"n":7`) }
+	b.Front(poisoned{poison}, nil)
+	summary := b.run(t)
+	if summary.Done != 19 || summary.Failed != 1 || summary.Missing() != 0 || summary.Attempts != 22 {
+		t.Errorf("summary %+v, want 19 done and 1 failed in 22 attempts", summary)
+	}
+	want := []collect.FailureCount{{FailureClass: collect.FailureClass{Stage: failures.StageSeed}, Count: 1}}
+	if diff := cmp.Diff(want, summary.Failures()); diff != "" {
+		t.Errorf("failures (-want +got):\n%s", diff)
+	}
+	failed := b.failures(t)
+	if diff := cmp.Diff([]string{"7-0", "7-0", "7-0"}, pairs(failed)); diff != "" {
+		t.Errorf("failed attempts (-want +got):\n%s", diff)
+	}
+	for i, l := range failed {
+		if l.AttemptIndex != int64(i) || l.Terminal || !strings.Contains(l.Reason, "poison") {
+			t.Errorf("line %d is %+v", i, l)
+		}
+	}
+	if got := len(b.results(t)); got != 19 {
+		t.Errorf("%d results, want 19", got)
+	}
+}
+
+func TestIdentityOfRows(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		dataset string
+		change  func(*collect.Config)
+		pairs   []string
+		tasks   []string
+	}{
+		{"rows in order", flat(3), nil, []string{"0-0", "1-0", "2-0"}, []string{"tasks/0", "tasks/1", "tasks/2"}},
+		{"identical rows are one task", flat(1) + flat(2), nil, []string{"0-0", "0-1", "1-0"}, []string{"tasks/0", "tasks/0", "tasks/1"}},
+		{"repeats", flat(2), func(c *collect.Config) { c.Repeats = 2 }, []string{"0-0", "0-1", "1-0", "1-1"}, []string{"tasks/0", "tasks/0", "tasks/1", "tasks/1"}},
+		{"limit", flat(9), func(c *collect.Config) { c.Limit = 2 }, []string{"0-0", "1-0"}, []string{"tasks/0", "tasks/1"}},
+		{"taskset of the command", flat(1), func(c *collect.Config) { c.Taskset = "mine" }, []string{"0-0"}, []string{"mine/0"}},
+		{
+			"an index of its own is honoured, and no other row gets it",
+			`{"responses_create_params":{},"a":1}` + "\n" + `{"responses_create_params":{},"a":2,"_ng_task_index":5,"_ng_rollout_index":3}` + "\n" +
+				`{"responses_create_params":{},"a":3,"_ng_task_index":1}` + "\n" + `{"responses_create_params":{},"a":4}` + "\n",
+			nil, []string{"0-0", "1-0", "2-0", "5-3"}, []string{"tasks/0", "tasks/1", "tasks/2", "tasks/5"},
+		},
+		{
+			"task ids and sources of rows",
+			`{"responses_create_params":{},"task_id":"a"}` + "\n" + `{"responses_create_params":{},"problem_id":12,"task_source":"other"}` + "\n" +
+				`{"task_id":{"taskset":"own","task_id":"m"},"task_input":{"responses_create_params":{}}}` + "\n",
+			nil, []string{"0-0", "1-0", "2-0"}, []string{"tasks/a", "other/12", "own/m"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, test.dataset)
+			if test.change != nil {
+				test.change(&b.config)
+			}
+			b.run(t)
+			inputs := b.inputs(t)
+			var tasks []string
+			for _, l := range inputs {
+				tasks = append(tasks, l.Task["taskset"]+"/"+l.Task["task_id"])
+			}
+			if diff := cmp.Diff(test.pairs, pairs(inputs)); diff != "" {
+				t.Errorf("rollouts owed (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.tasks, tasks); diff != "" {
+				t.Errorf("tasks (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.pairs, pairs(b.results(t))); diff != "" {
+				t.Errorf("results (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever the lines look like in the file, the records are those of a clean copy.
+func TestLinesOfEveryShapeAreRead(t *testing.T) {
+	clean := newBench(t, flat(3))
+	clean.run(t)
+	want, err := os.ReadFile(collect.FilesOf(clean.config.Output).Inputs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(strings.TrimSpace(flat(3)), "\n")
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, _ = z.Write([]byte(flat(3)))
+	_ = z.Close()
+	for name, test := range map[string]struct{ file, text string }{
+		"byte order mark, CRLF, blank lines, no last end": {"tasks.jsonl", "\uFEFF" + rows[0] + "\r\n\r\n  \n" + rows[1] + "\r\n" + rows[2]},
+		"gzip":               {"tasks.jsonl.gz", zipped.String()},
+		"the standard input": {"-", flat(3)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "")
+			b.config.Taskset = "tasks"
+			if test.file == "-" {
+				b.config.Dataset, b.config.Stdin = "-", strings.NewReader(test.text)
+			} else {
+				b.config.Dataset = filepath.Join(b.dir, test.file)
+				b.write(t, test.text)
+			}
+			b.run(t)
+			got, err := os.ReadFile(collect.FilesOf(b.config.Output).Inputs)
+			if err != nil || string(got) != string(want) {
+				t.Errorf("owed\n%s%v\nwant\n%s", got, err, want)
+			}
+		})
+	}
+}
+
+func TestLongLinesAreReadWhole(t *testing.T) {
+	row := func(n int) string {
+		return `{"responses_create_params":{"input":"` + strings.Repeat("x", n) + `"}}` + "\n"
+	}
+	b := newBench(t, row(70_000)+row(20_000_000)+row(100))
+	b.run(t)
+	var sizes []int
+	for _, l := range b.inputs(t) {
+		sizes = append(sizes, len(l.Input.Params))
+	}
+	if diff := cmp.Diff([]int{70_000 + 12, 20_000_000 + 12, 112}, sizes); diff != "" {
+		t.Errorf("sizes (-want +got):\n%s", diff)
+	}
+}
+
+// A fault of the dataset stops the run before any episode, with file and line, and
+// leaves nothing behind.
+func TestADatasetWithAFault(t *testing.T) {
+	good := `{"responses_create_params":{}}` + "\n"
+	for _, test := range []struct {
+		name, dataset, has string
+		line               int
+	}{
+		{"malformed", good + "\n" + `{"responses_create_params":`, "JSON decode error", 3},
+		{"NaN", good + `{"responses_create_params":{},"x":NaN}`, "JSON decode error", 2},
+		{"not UTF-8", "{\"responses_create_params\":{},\"x\":\"\xff\"}", "not UTF-8", 1},
+		{"a list", `[1]`, "should be an object", 1},
+		{"no input", good + `{"n":1}`, "responses_create_params: Field required", 2},
+		{"streaming", `{"responses_create_params":{"stream":true}}`, "Streaming", 1},
+		{"a materialised row without an id", `{"task_input":{"responses_create_params":{}}}`, "task_id: Field required", 1},
+		{"a field beside task_input", `{"task_id":{"taskset":"a","task_id":"b"},"task_input":{"responses_create_params":{}},"x":1}`, "x: Extra inputs", 1},
+		{"one id for two rows", `{"responses_create_params":{},"task_id":"a"}` + "\n" + `{"responses_create_params":{},"task_id":"a","x":1}`, "belongs to another row already, at line 1", 2},
+		{"one index for two rows", `{"responses_create_params":{},"_ng_task_index":1}` + "\n" + `{"responses_create_params":{},"_ng_task_index":1,"x":1}`, "_ng_task_index 1 belongs to another row", 2},
+		{"a bad rollout id", `{"responses_create_params":{},"_ng_rollout_id":"a/b"}`, "rollout id", 1},
+		{"nothing", "\n\n", "no row", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, test.dataset)
+			_, err := collect.Run(t.Context(), b.config)
+			var input *collect.InputError
+			if !errors.As(err, &input) || input.Line != test.line || input.File != b.config.Dataset || !strings.Contains(err.Error(), test.has) {
+				t.Errorf("got %v, want line %d of the dataset and %q", err, test.line, test.has)
+			}
+			if calls := b.Calls(); len(calls) != 0 {
+				t.Errorf("%d calls, want none", len(calls))
+			}
+			if files, _ := os.ReadDir(filepath.Dir(b.config.Output)); len(files) != 0 {
+				t.Errorf("the run left %v behind", files)
+			}
+		})
+	}
+}
+
+func TestDuplicateIDsMayBeAllowed(t *testing.T) {
+	b := newBench(t, `{"responses_create_params":{},"task_id":"a"}`+"\n"+`{"responses_create_params":{},"task_id":"a","x":1}`)
+	b.config.AllowDuplicateIDs = true
+	if summary := b.run(t); summary.Done != 2 {
+		t.Errorf("summary %+v, want 2 done", summary)
+	}
+}
+
+func TestParamsAreSetInEveryRow(t *testing.T) {
+	b := newBench(t, `{"responses_create_params":{"input":"a","temperature":1.0}}`+"\n"+`{"responses_create_params":{}}`+"\n")
+	b.config.Params = []collect.Param{{Name: "temperature", Value: []byte(`0.50`)}, {Name: "model", Value: []byte(`"m"`)}}
+	b.run(t)
+	var got []string
+	for _, call := range b.Calls() {
+		if call.Route == scripted.Responses {
+			got = append(got, string(call.Body))
+		}
+	}
+	sort.Strings(got)
+	want := []string{`{"input":"a","temperature":0.50,"model":"m"}`, `{"temperature":0.50,"model":"m"}`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("inputs of the agent (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnEarlierOutputIsNotOverwritten(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.run(t)
+	before, err := os.ReadFile(b.config.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = collect.Run(t.Context(), b.config)
+	var exists *collect.ExistsError
+	if !errors.As(err, &exists) || exists.File != b.config.Output {
+		t.Errorf("got %v, want an error that names %s", err, b.config.Output)
+	}
+	if after, _ := os.ReadFile(b.config.Output); !bytes.Equal(before, after) {
+		t.Error("the output has changed")
+	}
+	b.config.Overwrite = true
+	if summary := b.run(t); summary.Done != 2 || len(b.results(t)) != 2 {
+		t.Errorf("summary %+v with %d lines, want 2 and 2", summary, len(b.results(t)))
+	}
+}
+
+// Masked and failed samples are no zeros.
+func TestTheMeanIsOverWhatWasScored(t *testing.T) {
+	b := newBench(t, flat(5))
+	b.config.Concurrency = 1
+	verdict := func(reward, mask string) scripted.Action {
+		return scripted.Action{Raw: text(`{"responses_create_params":{},"response":{},"reward":` + reward + `,"mask_sample":` + mask + `}`)}
+	}
+	b.Play(scripted.Script{scripted.Verify: {verdict("1", "false"), verdict("1.0", "false"), verdict("0", "false"), verdict("0", "true"), {Status: 422}}})
+	summary := b.run(t)
+	mean, ok := summary.Mean()
+	if !ok || mean != 2.0/3 || summary.Scored() != 3 || summary.Masked != 1 || summary.Failed != 1 || summary.Owed != 5 {
+		t.Errorf("mean %v over %d, summary %+v; want 2/3 over 3, 1 masked, 1 failed of 5", mean, summary.Scored(), summary)
+	}
+	b = newBench(t, flat(1))
+	b.Play(scripted.Script{scripted.Verify: {verdict("0", "true")}})
+	if mean, ok := b.run(t).Mean(); ok {
+		t.Errorf("all are masked, and yet there is a mean of %v", mean)
+	}
+}
+
+// A run that is stopped leaves no line of what it cut short, closes what it opened,
+// and its resumption runs exactly the rest.
+func TestAStoppedRunIsResumed(t *testing.T) {
+	b := newBench(t, flat(10))
+	b.config.Concurrency = 4
+	ctx, stop := context.WithCancelCause(t.Context())
+	b.Play(scripted.Script{scripted.Responses: {{}, {}, {}, {Hang: true, Do: func(scripted.Call) {
+		stop(&failures.Stop{Kind: failures.Shutdown, Reason: "the run was stopped"})
+	}}}})
+	summary, err := collect.Run(ctx, b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := b.results(t)
+	if summary.Failed != 0 || summary.Done != len(done) || summary.Missing() != 10-len(done) || len(b.failures(t)) != 0 {
+		t.Errorf("summary %+v with %d results and %d failures", summary, len(done), len(b.failures(t)))
+	}
+	count := map[scripted.Route]int{}
+	for _, route := range b.Routes() {
+		count[route]++
+	}
+	if count[scripted.Seed] != count[scripted.CloseSession] || count[scripted.AgentSeed] != count[scripted.AgentClose] {
+		t.Errorf("sessions are left open: %v", count)
+	}
+
+	b.Play(nil)
+	b.config.Resume = true
+	summary = b.run(t)
+	if summary.Done != 10 || summary.Attempts != 10-len(done) {
+		t.Errorf("the resumption's summary is %+v, want 10 done in %d attempts", summary, 10-len(done))
+	}
+	want := []string{"0-0", "1-0", "2-0", "3-0", "4-0", "5-0", "6-0", "7-0", "8-0", "9-0"}
+	if diff := cmp.Diff(want, pairs(b.results(t))); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+}
+
+// The last line of a file may end at any byte: what is half is cut away and run
+// again, what is whole is kept.
+func TestAnOutputThatEndsWithinItsLastLine(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.config.Concurrency = 1
+	b.Play(scripted.Script{scripted.Responses: {{Raw: text(`{"output":[]}`)}}}) // short lines
+	b.run(t)
+	b.config.Resume = true
+	full, err := os.ReadFile(b.config.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := bytes.IndexByte(full, '\n') + 1
+	for end := first; end <= len(full); end++ {
+		if err := os.WriteFile(b.config.Output, full[:end], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		again := 1
+		if end >= len(full)-1 {
+			again = 0 // the line is whole, with its end or without
+		}
+		if summary := b.run(t); summary.Done != 2 || summary.Attempts != again {
+			t.Fatalf("cut at %d of %d: %d done in %d attempts, want 2 in %d", end, len(full), summary.Done, summary.Attempts, again)
+		}
+		if diff := cmp.Diff([]string{"0-0", "1-0"}, pairs(b.results(t))); diff != "" {
+			t.Fatalf("cut at %d: results (-want +got):\n%s", end, diff)
+		}
+	}
+}
+
+func TestABrokenLineInTheMiddleStopsAResumption(t *testing.T) {
+	b := newBench(t, flat(3))
+	b.run(t)
+	b.config.Resume = true
+	full, err := os.ReadFile(b.config.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(full, []byte("\n"))
+	broken := bytes.Join([][]byte{lines[0], []byte("{\"half\":\n"), lines[2]}, nil)
+	if err := os.WriteFile(b.config.Output, broken, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err = collect.Run(t.Context(), b.config)
+	var input *collect.InputError
+	if !errors.As(err, &input) || input.Line != 2 || input.File != b.config.Output {
+		t.Errorf("got %v, want line 2 of the output", err)
+	}
+	if after, _ := os.ReadFile(b.config.Output); !bytes.Equal(after, broken) {
+		t.Error("the output has changed")
+	}
+}
+
+// Failures count: what failed too often, or for good, is not run again; the rest goes
+// on with the next attempt.
+func TestAResumptionCountsFailures(t *testing.T) {
+	b := newBench(t, flat(5))
+	b.config.Resume = true
+	b.run(t) // 0 to 4 are done; now as if:
+	files := collect.FilesOf(b.config.Output)
+	results, err := os.ReadFile(files.Rollouts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []string
+	for row := range strings.Lines(string(results)) {
+		if strings.Contains(row, `"_ng_task_index":0`) {
+			kept = append(kept, row)
+		}
+	}
+	failure := func(task int, terminal bool) string {
+		return fmt.Sprintf(`{"_ng_task_index":%d,"_ng_rollout_index":0,"_ng_failure_terminal":%t,"_ng_failure_stage":"seed"}`+"\n", task, terminal)
+	}
+	for path, lines := range map[string]string{
+		files.Rollouts: strings.Join(kept, ""),
+		files.Failures: failure(1, false) + failure(1, false) + failure(1, false) + failure(2, true) + failure(3, false) + failure(3, false),
+	} {
+		if err := os.WriteFile(path, []byte(lines), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Play(nil)
+	summary := b.run(t)
+	if summary.Done != 3 || summary.Failed != 2 || summary.Attempts != 2 {
+		t.Errorf("summary %+v, want 3 done and 2 failed in 2 attempts", summary)
+	}
+	attempts := map[int64]int64{}
+	for _, l := range b.results(t) {
+		attempts[l.TaskIndex] = l.AttemptIndex
+	}
+	if diff := cmp.Diff(map[int64]int64{0: 0, 3: 2, 4: 0}, attempts); diff != "" {
+		t.Errorf("attempts of the results (-want +got):\n%s", diff)
+	}
+}
+
+func TestAResultThatIsThereTwiceCountsOnce(t *testing.T) {
+	b := newBench(t, flat(1))
+	b.run(t)
+	row := func(reward int) string {
+		return fmt.Sprintf(`{"reward":%d,"_ng_task_index":0,"_ng_rollout_index":0}`+"\n", reward)
+	}
+	if err := os.WriteFile(b.config.Output, []byte(row(0)+row(1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var notes []string
+	b.config.Resume, b.config.Note = true, func(note string) { notes = append(notes, note) }
+	summary := b.run(t)
+	if mean, _ := summary.Mean(); summary.Done != 1 || mean != 0 {
+		t.Errorf("summary %+v with mean %v, want the first of the two", summary, mean)
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], "twice") {
+		t.Errorf("notes %q, want one that says so", notes)
+	}
+}
+
+// A resumption may ask for more, and not for something else.
+func TestAResumptionNoticesAChangedDataset(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.run(t)
+	b.config.Resume, b.config.Repeats = true, 4
+	if summary := b.run(t); summary.Done != 8 || summary.Attempts != 6 {
+		t.Errorf("summary %+v, want 8 done in 6 attempts", summary)
+	}
+	before, err := os.ReadFile(b.config.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.write(t, strings.Replace(flat(2), `"n":1`, `"n":2`, 1))
+	_, err = collect.Run(t.Context(), b.config)
+	var changed *collect.ChangedError
+	if !errors.As(err, &changed) || changed.TaskIndex != 1 {
+		t.Errorf("got %v, want that task 1 has changed", err)
+	}
+	if after, _ := os.ReadFile(b.config.Output); !bytes.Equal(before, after) {
+		t.Error("the output has changed")
+	}
+	if _, err := os.Stat(collect.FilesOf(b.config.Output).Inputs + ".next"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a half-made file is left: %v", err)
+	}
+}

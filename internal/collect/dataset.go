@@ -1,0 +1,105 @@
+package collect
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// An InputError is something wrong with a dataset, at a line where there is one.
+type InputError struct {
+	File string
+	Line int // from 1, as an editor counts; 0 when it is about the whole file
+	Err  error
+}
+
+func (e *InputError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %v", e.File, e.Err)
+	}
+	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+}
+
+func (e *InputError) Unwrap() error { return e.Err }
+
+// stdinName is how the standard input is named on the command line.
+const stdinName = "-"
+
+// openDataset opens a JSONL file, gzipped when its name ends in .gz, or the
+// standard input.
+func openDataset(name string, stdin io.Reader) (io.ReadCloser, error) {
+	if name == stdinName {
+		return io.NopCloser(stdin), nil
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(name, ".gz") {
+		return file, nil
+	}
+	unzipped, err := gzip.NewReader(file)
+	if err != nil {
+		_ = file.Close()
+		return nil, &InputError{File: name, Err: err}
+	}
+	return gzipFile{unzipped, file}, nil
+}
+
+type gzipFile struct {
+	*gzip.Reader
+	file *os.File
+}
+
+func (g gzipFile) Close() error { return errors.Join(g.Reader.Close(), g.file.Close()) }
+
+// stem is the taskset of rows that name none: the file's name without folder and
+// extensions.
+func stem(name string) string {
+	if name == stdinName {
+		return "stdin"
+	}
+	base := strings.TrimSuffix(filepath.Base(name), ".gz")
+	if s := strings.TrimSuffix(base, filepath.Ext(base)); s != "" {
+		return s
+	}
+	return base
+}
+
+// lines reads the lines of a JSONL text of any length. Blank ones are skipped and
+// counted.
+type lines struct {
+	r      *bufio.Reader
+	number int // of the line that next returned last
+}
+
+func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 64<<10)} }
+
+var byteOrderMark = []byte("\uFEFF")
+
+// next returns the next line that is not blank, without its end, in memory of its
+// own; io.EOF after the last.
+func (l *lines) next() ([]byte, error) {
+	for {
+		line, err := l.r.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		l.number++
+		if l.number == 1 {
+			line = bytes.TrimPrefix(line, byteOrderMark)
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			return line, nil
+		}
+		if err != nil {
+			return nil, io.EOF
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package collect
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+)
+
+// A Summary is what came out of a run.
+type Summary struct {
+	Owed     int // rollouts that the dataset asks for
+	Done     int // with a result, masked ones included
+	Masked   int // with a result that is to be left out of scores
+	Failed   int // without a result, after their last attempt
+	Attempts int // in all rollouts together
+
+	rewards  float64 // the sum over results that are not masked
+	failures map[FailureClass]int
+	times    []time.Duration
+}
+
+// A FailureClass is what failures are counted by.
+type FailureClass struct {
+	Stage failures.Stage
+	Kind  failures.Kind
+}
+
+// Missing is how many rollouts have neither a result nor a failure.
+func (s Summary) Missing() int { return s.Owed - s.Done - s.Failed }
+
+// Scored is how many results are not masked.
+func (s Summary) Scored() int { return s.Done - s.Masked }
+
+// Mean is the mean reward over the results that are not masked; ok is false when
+// there are none. A masked or failed sample is no zero.
+func (s Summary) Mean() (mean float64, ok bool) {
+	if s.Scored() == 0 {
+		return 0, false
+	}
+	return s.rewards / float64(s.Scored()), true
+}
+
+// A FailureCount is how many rollouts failed in one way.
+type FailureCount struct {
+	FailureClass
+	Count int
+}
+
+// Failures are the rollouts without a result by stage and kind, most first.
+func (s Summary) Failures() []FailureCount {
+	counts := make([]FailureCount, 0, len(s.failures))
+	for class, count := range s.failures {
+		counts = append(counts, FailureCount{class, count})
+	}
+	slices.SortFunc(counts, func(a, b FailureCount) int {
+		if a.Count != b.Count {
+			return b.Count - a.Count
+		}
+		return strings.Compare(string(a.Stage+" ")+string(a.Kind), string(b.Stage+" ")+string(b.Kind))
+	})
+	return counts
+}
+
+// Quantile is the time that the given part of the attempts took at most, 0 when
+// there were none.
+func (s Summary) Quantile(part float64) time.Duration {
+	if len(s.times) == 0 {
+		return 0
+	}
+	times := slices.Sorted(slices.Values(s.times))
+	return times[min(int(part*float64(len(times))), len(times)-1)]
+}
+
+// add counts a rollout by its last attempt.
+func (s *Summary) add(last episode.Attempt, attempts int) {
+	s.Attempts += attempts
+	s.times = append(s.times, last.Took)
+	switch {
+	case last.Result != nil:
+		s.addResult(result{reward: last.Result.Reward, masked: last.Result.Masked})
+	case !last.Failure.CutShort():
+		s.addFailure(FailureClass{last.Failure.Stage, last.Failure.Kind})
+	}
+}
+
+func (s *Summary) addResult(r result) {
+	s.Done++
+	if r.masked {
+		s.Masked++
+		return
+	}
+	s.rewards += r.reward
+}
+
+func (s *Summary) addFailure(class FailureClass) {
+	s.Failed++
+	if s.failures == nil {
+		s.failures = map[FailureClass]int{}
+	}
+	s.failures[class]++
+}

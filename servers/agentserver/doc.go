@@ -1,0 +1,24 @@
+// Package agentserver is an agent server: it keeps agent sessions as the session
+// contract has it, and its harness is a tool-calling loop around a [Model].
+//
+//	POST /v1/agent_sessions        opens a session with the tools that it may use
+//	POST …/v1/responses            runs the loop: model, tools, model, …, answer
+//	POST /v1/agent_sessions/close  ends it; the receipt holds what was observed
+//	GET  /, /health                {"status": "ok"}
+//
+// The second also answers behind "/ng-rollout/<capture key>", with or without
+// "/training-token-capture".
+//
+// A turn asks the model, calls the tools that the model asked for, gives it
+// their outputs and asks again, until the model has said all it has to say or
+// [Config.MaxRounds] is reached. A tool is a POST to the resources server with
+// the session's cookies (section 2 of the protocol); whatever it answers is the
+// tool's output, refusals included, since a model can learn from them. Only when
+// no answer comes at all, or the model itself fails, does the turn fail.
+//
+// The reply is one Responses object with everything that the turn added to the
+// conversation.
+//
+// There are two kinds of model: [Scripted], which follows a policy written in
+// Go, and endpoints of real ones.
+package agentserver

@@ -1,0 +1,58 @@
+package environments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/protocol"
+	"example.com/turn/servers/agentserver"
+	"example.com/turn/servers/resourcesserver"
+)
+
+// Config is what the servers of an environment have in common. The zero value
+// works.
+type Config struct {
+	Logger zerolog.Logger   // the zero value discards
+	Clock  func() time.Time // nil: time.Now
+}
+
+// An Environment is a task environment's two servers. Both are http.Handlers,
+// to be served on any address.
+type Environment struct {
+	Name           string
+	ResourcesName  string                   // of the resources server: it names the tool access
+	AgentName      string                   // of the agent server
+	ToolTransports []protocol.ToolTransport // the ways in which its agent reaches its tools
+	Resources      *resourcesserver.Server
+	Agent          *agentserver.Server
+}
+
+var makers = map[string]func(Config) (*Environment, error){
+	"weather": openWeather,
+}
+
+// Names are the environments that there are, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(makers)) }
+
+// Open makes the two servers of a named environment. The error of an unknown
+// name names those that there are.
+func Open(name string, config Config) (*Environment, error) {
+	open, ok := makers[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no environment %q; there are: %s", name, strings.Join(Names(), ", "))
+	}
+	return open(config)
+}
+
+// Close ends the sessions of both servers, the agent's first: its tools are the
+// other's.
+func (e *Environment) Close(ctx context.Context) error {
+	return errors.Join(e.Agent.Close(ctx), e.Resources.Close(ctx))
+}

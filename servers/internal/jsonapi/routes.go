@@ -1,0 +1,123 @@
+package jsonapi
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/servers/requests"
+)
+
+// A Handler answers a request with a JSON body, or with an error: a
+// [requests.Invalid], a *[requests.Refusal], or another, which is answered with
+// 500. It may set headers; it does not write.
+type Handler func(w http.ResponseWriter, r *http.Request) (rawjson.Body, error)
+
+// A Router finds the handler of a request.
+type Router struct {
+	// Routes maps "METHOD /path" to what answers it.
+	Routes map[string]Handler
+	// Logger gets the panics and the errors without a status of their own.
+	Logger zerolog.Logger
+}
+
+// ServeHTTP answers a request. A handler that panics is answered with 500, so
+// that the caller learns more than that the connection broke.
+func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := withoutCapture(r.URL.Path)
+	handler, ok := rt.Routes[r.Method+" "+path]
+	if !ok {
+		writeError(w, rt.notFound(r.Method, path))
+		return
+	}
+	body, err := guarded(handler, w, r)
+	if err != nil {
+		rt.log(r, err)
+		writeError(w, err)
+		return
+	}
+	write(w, http.StatusOK, body)
+}
+
+// Healthy answers that the server is up.
+func Healthy(http.ResponseWriter, *http.Request) (rawjson.Body, error) {
+	return rawjson.Body{[]byte(`{"status":"ok"}`)}, nil
+}
+
+func (rt *Router) notFound(method, path string) error {
+	var others []string
+	for _, route := range slices.Sorted(maps.Keys(rt.Routes)) {
+		if other, there := strings.CutSuffix(route, " "+path); there {
+			others = append(others, other)
+		}
+	}
+	if others != nil {
+		return requests.Refuse(http.StatusMethodNotAllowed, "Method Not Allowed: %s takes %s", path, strings.Join(others, ", "))
+	}
+	return requests.Refuse(http.StatusNotFound, "Not Found: there is no %s %s here", method, path)
+}
+
+// A panicError is a bug of a handler, with the stack that it happened on.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("a bug in this server: %v", e.value) }
+
+func guarded(handler Handler, w http.ResponseWriter, r *http.Request) (body rawjson.Body, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			if value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it this way: it means "drop the connection"
+				panic(value)
+			}
+			err = &panicError{value: value, stack: debug.Stack()}
+		}
+	}()
+	return handler(w, r)
+}
+
+// log logs an error for whoever runs the server, loud when it is the server that
+// failed. The path names the rollout where the driver's did.
+func (rt *Router) log(r *http.Request, err error) {
+	var panicked *panicError
+	switch {
+	case errors.As(err, &panicked):
+		rt.Logger.Error().Str("path", r.URL.Path).Bytes("stack", panicked.stack).Msg(panicked.Error())
+	case r.Context().Err() != nil:
+		rt.Logger.Debug().Str("path", r.URL.Path).Msg("the caller went away")
+	case statusOf(err) >= http.StatusInternalServerError:
+		rt.Logger.Error().Str("path", r.URL.Path).Err(err).Msg("request failed")
+	default:
+		rt.Logger.Debug().Str("path", r.URL.Path).Err(err).Msg("request refused")
+	}
+}
+
+const (
+	capturePrefix = "/ng-rollout/"
+	tokenCapture  = "/training-token-capture"
+)
+
+// withoutCapture is a path without the prefix of a captured rollout.
+func withoutCapture(path string) string {
+	key, ok := strings.CutPrefix(path, capturePrefix)
+	if !ok {
+		return path
+	}
+	slash := strings.IndexByte(key, '/')
+	if slash < 1 {
+		return path
+	}
+	rest := key[slash:]
+	if inner, ok := strings.CutPrefix(rest, tokenCapture); ok && strings.HasPrefix(inner, "/") {
+		return inner
+	}
+	return rest
+}

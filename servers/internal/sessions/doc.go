@@ -1,0 +1,21 @@
+// Package sessions keeps sessions by the ids that their callers chose, as the
+// session contract has it for resources and agent servers alike.
+//
+// Each rule is one small type. [Locks] serialise the calls of one session and
+// no others. [Fences] remember closed ids for a while, so that a late seed finds
+// them closed and a repeated close finds its receipt. [Cookies] bind a session to
+// a cookie that only this server can make. A [Table] is built from the first two:
+// it seeds, uses and closes sessions, and says with [ErrGone], [ErrClosed],
+// [ErrSeed] and [ErrEpisode] why it does not.
+//
+// A session's states, and what moves it on:
+//
+//	(unknown) ──seed──▶ being built ──built──▶ open ──close──▶ closing ──released──▶ fenced ──window──▶ (unknown)
+//	    │                    │  └──failed──▶ (unknown)             └──release failed──▶ open
+//	    └──close──▶ fenced   └──close, noted──▶ closing as soon as it is built
+//
+// A close takes effect when it is asked for and not when its caller gets to
+// wait for it: it is noted before it waits for anything, and the release is no
+// part of the request, so that a caller that goes away does not leave a session
+// half closed.
+package sessions

@@ -1,0 +1,567 @@
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"example.com/turn/protocol"
+	"example.com/turn/servers/internal/sessions"
+)
+
+type (
+	table  = sessions.Table[string, string]
+	config = sessions.Config[string, string]
+)
+
+var (
+	mine   = protocol.EpisodeID{RolloutID: "0-0"}
+	theirs = protocol.EpisodeID{RolloutID: "0-0", Attempt: 1}
+	bound  = sessions.Binding{Episode: mine, Seed: "task"}
+	errBad = errors.New("no free GPU")
+)
+
+// built is a build that succeeds.
+func built(state string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return state, nil }
+}
+
+func seed(t *testing.T, table *table, id, state string) {
+	t.Helper()
+	if err := table.Seed(t.Context(), id, bound, built(state)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stateOf is the state of an open session, or the error of using it.
+func stateOf(table *table, id string) string {
+	var state string
+	err := table.Use(context.Background(), id, func(s string) error { state = s; return nil })
+	if err != nil {
+		return err.Error()
+	}
+	return state
+}
+
+func wantError(t *testing.T, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func wantState(t *testing.T, table *table, id, want string) {
+	t.Helper()
+	if got := stateOf(table, id); got != want {
+		t.Errorf("using %s: got %q, want %q", id, got, want)
+	}
+}
+
+func TestARepeatedSeedFindsTheSession(t *testing.T) {
+	table := sessions.NewTable(config{})
+	seed(t, table, "a", "first")
+	seed(t, table, "a", "second")
+	wantState(t, table, "a", "first")
+	if n := table.Len(); n != 1 {
+		t.Errorf("%d sessions are open, want 1", n)
+	}
+}
+
+func TestAnIDIsBoundToOneSeed(t *testing.T) {
+	table := sessions.NewTable(config{})
+	seed(t, table, "a", "first")
+	for _, other := range []struct {
+		name    string
+		binding sessions.Binding
+		want    error
+	}{
+		{"another episode", sessions.Binding{Episode: theirs, Seed: "task"}, sessions.ErrEpisode},
+		{"another task", sessions.Binding{Episode: mine, Seed: "other"}, sessions.ErrSeed},
+	} {
+		err := table.Seed(t.Context(), "a", other.binding, built("second"))
+		wantError(t, other.name, err, other.want)
+	}
+	wantState(t, table, "a", "first")
+}
+
+func TestASeedThatFailsBindsNothing(t *testing.T) {
+	for name, fail := range map[string]func(context.Context) (string, error){
+		"an error": func(context.Context) (string, error) { return "half", errBad },
+		"a panic":  func(context.Context) (string, error) { panic("a bug") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := sessions.NewTable(config{})
+			func() {
+				defer func() { _ = recover() }()
+				wantError(t, "the seed", table.Seed(t.Context(), "a", bound, fail), errBad)
+			}()
+			if n := table.Len(); n != 0 {
+				t.Fatalf("%d sessions are open, want none", n)
+			}
+			other := sessions.Binding{Episode: theirs, Seed: "other"}
+			if err := table.Seed(t.Context(), "a", other, built("second")); err != nil {
+				t.Fatalf("the id is still bound: %v", err)
+			}
+			wantState(t, table, "a", "second")
+		})
+	}
+}
+
+func TestACloseFencesTheID(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		seeded bool
+		want   string // receipt
+	}{
+		{"of an open session", true, "receipt of state"},
+		{"of an id that was never seeded", false, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			clock := newClock()
+			table := sessions.NewTable(config{Clock: clock.Now, Release: giveReceipt})
+			if test.seeded {
+				seed(t, table, "a", "state")
+			}
+			for range 2 {
+				receipt, err := table.Close(t.Context(), "a", mine)
+				if err != nil || receipt != test.want {
+					t.Fatalf("the close: got %q, %v, want %q", receipt, err, test.want)
+				}
+				clock.advance(sessions.DefaultWindow / 2)
+			}
+			wantState(t, table, "a", sessions.ErrGone.Error())
+			clock.advance(-time.Nanosecond) // what is left of the first close's window
+			wantError(t, "a late seed", table.Seed(t.Context(), "a", bound, built("late")), sessions.ErrClosed)
+			clock.advance(time.Nanosecond)
+			seed(t, table, "a", "new")
+			wantState(t, table, "a", "new")
+		})
+	}
+}
+
+func giveReceipt(_ context.Context, _, state string) (string, error) {
+	return "receipt of " + state, nil
+}
+
+func TestACloseNamesItsEpisode(t *testing.T) {
+	table := sessions.NewTable(config{})
+	seed(t, table, "a", "state")
+	_, err := table.Close(t.Context(), "a", theirs)
+	wantError(t, "of an open session", err, sessions.ErrEpisode)
+	wantState(t, table, "a", "state")
+	if _, err := table.Close(t.Context(), "a", mine); err != nil {
+		t.Fatal(err)
+	}
+	_, err = table.Close(t.Context(), "a", theirs)
+	wantError(t, "of a closed session", err, sessions.ErrEpisode)
+}
+
+func TestConcurrentClosersReleaseOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var releases atomic.Int32
+		goOn := make(chan struct{})
+		table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) {
+			<-goOn
+			return fmt.Sprint("receipt ", releases.Add(1)), nil
+		}})
+		seed(t, table, "a", "state")
+		receipts := make([]string, 10)
+		var closers sync.WaitGroup
+		for i := range receipts {
+			closers.Go(func() { receipts[i], _ = table.Close(t.Context(), "a", mine) })
+		}
+		synctest.Wait()
+		close(goOn)
+		closers.Wait()
+		for _, receipt := range receipts {
+			if receipt != "receipt 1" {
+				t.Errorf("a closer got %q, want the first receipt", receipt)
+			}
+		}
+		if n := releases.Load(); n != 1 {
+			t.Errorf("the session was released %d times", n)
+		}
+	})
+}
+
+func TestAFailedReleaseKeepsTheSession(t *testing.T) {
+	for name, fail := range map[string]func() (string, error){
+		"an error": func() (string, error) { return "half a receipt", errBad },
+		"a panic":  func() (string, error) { panic(errBad) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			release := fail
+			table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) { return release() }})
+			seed(t, table, "a", "state")
+			if _, err := table.Close(t.Context(), "a", mine); err == nil {
+				t.Fatal("the close succeeded")
+			}
+			wantState(t, table, "a", "state")
+			seed(t, table, "a", "second")
+			wantState(t, table, "a", "state")
+			release = func() (string, error) { return "receipt", nil }
+			receipt, err := table.Close(t.Context(), "a", mine)
+			if err != nil || receipt != "receipt" {
+				t.Errorf("the second close: %q, %v", receipt, err)
+			}
+			if n := table.Len(); n != 0 {
+				t.Errorf("%d sessions are open, want none", n)
+			}
+		})
+	}
+}
+
+// A slow seed is overtaken by the close of its session, whose caller may be gone
+// before the seed ends.
+func TestASlowSeedDoesNotOutliveItsClose(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		impatient bool // the closer goes away
+		buildErr  error
+		released  []string
+	}{
+		{name: "the closer waits", released: []string{"state"}},
+		{name: "the closer goes away", impatient: true, released: []string{"state"}},
+		{name: "the build fails", buildErr: errBad},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var released []string
+				table := sessions.NewTable(config{Release: func(_ context.Context, _, state string) (string, error) {
+					released = append(released, state)
+					return "", nil
+				}})
+				goOn := make(chan struct{})
+				var seedErr, closeErr error
+				var calls sync.WaitGroup
+				calls.Go(func() {
+					seedErr = table.Seed(t.Context(), "a", bound, func(context.Context) (string, error) {
+						<-goOn
+						return "state", test.buildErr
+					})
+				})
+				synctest.Wait()
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				calls.Go(func() { _, closeErr = table.Close(ctx, "a", mine) })
+				synctest.Wait()
+				if test.impatient {
+					leave()
+					synctest.Wait()
+					wantError(t, "the closer that left", closeErr, context.Canceled)
+				}
+				close(goOn)
+				calls.Wait()
+				synctest.Wait()
+				if test.buildErr != nil {
+					wantError(t, "the seed", seedErr, test.buildErr)
+				} else {
+					wantError(t, "the seed", seedErr, sessions.ErrClosed)
+				}
+				if !test.impatient && closeErr != nil {
+					t.Errorf("the close: %v", closeErr)
+				}
+				if diff := cmp.Diff(test.released, released); diff != "" {
+					t.Errorf("released (-want +got):\n%s", diff)
+				}
+				wantError(t, "a seed after it", table.Seed(t.Context(), "a", bound, built("late")), sessions.ErrClosed)
+				if n := table.Len(); n != 0 {
+					t.Errorf("%d sessions are open, want none", n)
+				}
+			})
+		})
+	}
+}
+
+func TestACloseForAnotherEpisodeWaitsForWhatTheSeedLeaves(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		buildErr error
+		want     error
+		after    string
+	}{
+		{"a session", nil, sessions.ErrEpisode, "state"},
+		{"nothing", errBad, nil, sessions.ErrGone.Error()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := sessions.NewTable(config{})
+				goOn := make(chan struct{})
+				go func() {
+					_ = table.Seed(t.Context(), "a", bound, func(context.Context) (string, error) {
+						<-goOn
+						return "state", test.buildErr
+					})
+				}()
+				synctest.Wait()
+				var closeErr error
+				answered := false
+				go func() {
+					_, closeErr = table.Close(t.Context(), "a", theirs)
+					answered = true
+				}()
+				synctest.Wait()
+				if answered {
+					t.Fatalf("the close was answered with %v while the seed ran", closeErr)
+				}
+				close(goOn)
+				synctest.Wait()
+				wantError(t, "the close", closeErr, test.want)
+				wantState(t, table, "a", test.after)
+			})
+		})
+	}
+}
+
+func TestNoCallStartsOnceACloseIsNoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := sessions.NewTable(config{})
+		seed(t, table, "a", "state")
+		running, goOn := make(chan struct{}), make(chan struct{})
+		var closed, started bool
+		var waiting error
+		go func() {
+			_ = table.Use(t.Context(), "a", func(string) error {
+				close(running)
+				<-goOn
+				return nil
+			})
+		}()
+		<-running
+		go func() { waiting = table.Use(t.Context(), "a", func(string) error { started = true; return nil }) }()
+		synctest.Wait()
+		go func() {
+			_, _ = table.Close(t.Context(), "a", mine)
+			closed = true
+		}()
+		synctest.Wait()
+		if closed {
+			t.Fatal("the session was released beside a call")
+		}
+		close(goOn)
+		synctest.Wait()
+		if started || !closed {
+			t.Errorf("the waiting call started: %v, the session closed: %v", started, closed)
+		}
+		wantError(t, "the waiting call", waiting, sessions.ErrGone)
+	})
+}
+
+func TestACloseInterruptsTheCallThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		table := sessions.NewTable(config{Interrupt: func(string) { close(stop) }})
+		seed(t, table, "a", "state")
+		go func() {
+			_ = table.Use(t.Context(), "a", func(string) error {
+				<-stop // never, unless it is interrupted: the bubble would report a deadlock
+				return nil
+			})
+		}()
+		synctest.Wait()
+		if _, err := table.Close(t.Context(), "a", mine); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSessionsDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := sessions.NewTable(config{})
+		goOn := make(chan struct{})
+		go func() {
+			_ = table.Seed(t.Context(), "slow", bound, func(context.Context) (string, error) { <-goOn; return "", nil })
+		}()
+		synctest.Wait()
+		seed(t, table, "a", "state")
+		wantState(t, table, "a", "state")
+		if _, err := table.Close(t.Context(), "a", mine); err != nil {
+			t.Error(err)
+		}
+		close(goOn)
+	})
+}
+
+func TestShutdownReleasesWhatIsOpen(t *testing.T) {
+	var mu sync.Mutex
+	released := map[string]bool{}
+	table := sessions.NewTable(config{Release: func(_ context.Context, id, _ string) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		released[id] = true
+		if id == "bad" {
+			return "", errBad
+		}
+		return "", nil
+	}})
+	for _, id := range []string{"a", "b", "bad"} {
+		seed(t, table, id, "state")
+	}
+	wantError(t, "the shutdown", table.Shutdown(t.Context()), errBad)
+	if diff := cmp.Diff(map[string]bool{"a": true, "b": true, "bad": true}, released); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+	wantError(t, "a seed after it", table.Seed(t.Context(), "c", bound, built("late")), sessions.ErrShutdown)
+	if n := table.Len(); n != 1 {
+		t.Errorf("%d sessions are open, want the one whose release failed", n)
+	}
+}
+
+func TestShutdownEndsInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cancelled := false
+		table := sessions.NewTable(config{Release: func(ctx context.Context, _, _ string) (string, error) {
+			<-ctx.Done()
+			cancelled = true
+			return "", context.Cause(ctx)
+		}})
+		seed(t, table, "a", "state")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantError(t, "the shutdown", table.Shutdown(ctx), context.DeadlineExceeded)
+		synctest.Wait()
+		if !cancelled {
+			t.Error("the release still runs")
+		}
+	})
+}
+
+// What a table does, call by call, is what a plain account of the contract says.
+func TestATableAgreesWithTheContract(t *testing.T) {
+	type account struct {
+		state   string // "": not open
+		binding sessions.Binding
+		fenced  time.Time // zero: not fenced
+		episode protocol.EpisodeID
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		clock := newClock()
+		table := sessions.NewTable(config{Window: time.Minute, Clock: clock.Now})
+		accounts := map[string]*account{"a": {}, "b": {}}
+		draw := func(t *rapid.T) (string, *account, sessions.Binding) {
+			id := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "id")
+			binding := sessions.Binding{
+				Episode: rapid.SampledFrom([]protocol.EpisodeID{mine, theirs}).Draw(t, "episode"),
+				Seed:    rapid.SampledFrom([]string{"x", "y"}).Draw(t, "seed"),
+			}
+			account := accounts[id]
+			if !account.fenced.IsZero() && !clock.now.Before(account.fenced.Add(time.Minute)) {
+				account.fenced = time.Time{}
+			}
+			return id, account, binding
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"seed": func(t *rapid.T) {
+				id, account, binding := draw(t)
+				fails := rapid.Bool().Draw(t, "fails")
+				err := table.Seed(context.Background(), id, binding, func(context.Context) (string, error) {
+					if fails {
+						return "", errBad
+					}
+					return binding.Seed, nil
+				})
+				want := error(nil)
+				switch {
+				case !account.fenced.IsZero():
+					want = sessions.ErrClosed
+				case account.state != "" && account.binding.Episode != binding.Episode:
+					want = sessions.ErrEpisode
+				case account.state != "" && account.binding != binding:
+					want = sessions.ErrSeed
+				case account.state != "":
+				case fails:
+					want = errBad
+				default:
+					account.state, account.binding = binding.Seed, binding
+				}
+				if !errors.Is(err, want) {
+					t.Fatalf("seed: got %v, want %v", err, want)
+				}
+			},
+			"close": func(t *rapid.T) {
+				id, account, binding := draw(t)
+				_, err := table.Close(context.Background(), id, binding.Episode)
+				want := error(nil)
+				switch {
+				case !account.fenced.IsZero():
+					if account.episode != binding.Episode {
+						want = sessions.ErrEpisode
+					}
+				case account.state != "" && account.binding.Episode != binding.Episode:
+					want = sessions.ErrEpisode
+				default:
+					account.state, account.fenced, account.episode = "", clock.now, binding.Episode
+				}
+				if !errors.Is(err, want) {
+					t.Fatalf("close: got %v, want %v", err, want)
+				}
+			},
+			"use": func(t *rapid.T) {
+				id, account, _ := draw(t)
+				want := account.state
+				if want == "" {
+					want = sessions.ErrGone.Error()
+				}
+				if got := stateOf(table, id); got != want {
+					t.Fatalf("use: got %q, want %q", got, want)
+				}
+			},
+			"wait": func(t *rapid.T) {
+				clock.advance(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
+			},
+			"": func(t *rapid.T) {
+				open := 0
+				for _, account := range accounts {
+					if account.state != "" {
+						open++
+					}
+				}
+				if n := table.Len(); n != open {
+					t.Fatalf("%d sessions are open, want %d", n, open)
+				}
+			},
+		})
+	})
+}
+
+// All calls at once on few ids: for the race detector, and for a session that
+// is built and never released.
+func TestEverySessionBuiltIsReleasedOnce(t *testing.T) {
+	var builds, releases atomic.Int64
+	table := sessions.NewTable(config{
+		Window:  time.Nanosecond, // ids come back at once
+		Release: func(context.Context, string, string) (string, error) { releases.Add(1); return "", nil },
+	})
+	var callers sync.WaitGroup
+	for range 16 {
+		callers.Go(func() {
+			for range 500 {
+				id := fmt.Sprint(rand.N(3))
+				switch rand.N(3) {
+				case 0:
+					_ = table.Seed(t.Context(), id, bound, func(context.Context) (string, error) { builds.Add(1); return "s", nil })
+				case 1:
+					_ = table.Use(t.Context(), id, func(string) error { return nil })
+				case 2:
+					_, _ = table.Close(t.Context(), id, mine)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if err := table.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if builds.Load() != releases.Load() || table.Len() != 0 {
+		t.Errorf("%d sessions were built and %d released, %d are open", builds.Load(), releases.Load(), table.Len())
+	}
+}

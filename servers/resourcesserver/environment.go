@@ -1,0 +1,208 @@
+package resourcesserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/servers/requests"
+)
+
+// A TaskEnvironment is what the kit does not know: the state that a task's
+// session has, the tools that work on it, and what an answer is worth.
+//
+// An error of any of its functions is answered with 422 when it is a
+// [requests.Invalid], with its own status when it is a *[requests.Refusal], and
+// else with 500.
+type TaskEnvironment[State any] struct {
+	// Name is what the server is called in logs. Required.
+	Name string
+	// Seed builds a session's state. Nothing is bound before it has returned
+	// without an error, and it must hold nothing when it fails. Nil: the state is
+	// the zero State.
+	Seed func(ctx context.Context, task Task) (State, error)
+	// Tools are what an agent may call.
+	Tools []Tool[State]
+	// Verify scores an answer. Required. It is not called again when the same
+	// answer comes again.
+	Verify func(ctx context.Context, state State, answer Answer) (Verdict, error)
+	// Release gives up what the state holds. When it fails, the session is kept
+	// and its caller may close it again. Its context outlives the request. Nil:
+	// the state holds nothing.
+	Release func(ctx context.Context, state State) error
+}
+
+// A Task is what a session is seeded with.
+type Task struct {
+	SessionID string
+	Episode   protocol.EpisodeID
+	ID        protocol.TaskID
+	Data      json.RawMessage // task_data, an object
+}
+
+// A Tool is a function of the environment that an agent may call.
+type Tool[State any] struct {
+	// Name is the last part of the tool's path.
+	Name string
+	// Call runs the tool. Its result is encoded as JSON and answered with 200.
+	Call func(ctx context.Context, state State, arguments json.RawMessage) (any, error)
+}
+
+// An Answer is what is to be scored.
+type Answer struct {
+	Data     json.RawMessage // the task's fields, as they came beside the answer; an object
+	Params   json.RawMessage // responses_create_params, as it came; an object
+	Response json.RawMessage // response, as it came; an object whose output is an array
+}
+
+// A Call is one tool call that the model made.
+type Call struct {
+	Name      string
+	Arguments json.RawMessage // as the model wrote them; nil when they are no JSON
+}
+
+// Calls are the function calls in the output of the answer's response, in order.
+func (a Answer) Calls() []Call {
+	response, err := rawjson.ParseObject(a.Response)
+	if err != nil {
+		return nil
+	}
+	output, _ := response.Get("output")
+	var calls []Call
+	for _, element := range rawjson.Elements(output) {
+		item, err := rawjson.ParseObject(element)
+		if err != nil || textOf(item, "type") != "function_call" {
+			continue
+		}
+		call := Call{Name: textOf(item, "name")}
+		if arguments := textOf(item, "arguments"); rawjson.Valid([]byte(arguments)) {
+			call.Arguments = json.RawMessage(arguments)
+		}
+		calls = append(calls, call)
+	}
+	return calls
+}
+
+func textOf(object rawjson.Object, name string) string {
+	value, _ := object.Get(name)
+	text, _ := rawjson.Text(value)
+	return text
+}
+
+// A Verdict is what an answer is worth.
+type Verdict struct {
+	Reward float64 // finite
+	// Mask leaves the sample out of scores: the reward does not measure the
+	// model, because the environment or something that it needs failed.
+	Mask   bool
+	Kind   failures.Kind // what went wrong, also without Mask; "": nothing
+	Reason string        // the same for a person; "": nothing
+	// Extra are further members of the reply, encoded as JSON. Their names must
+	// not be those of the verdict itself.
+	Extra map[string]any
+}
+
+// verdictNames are the members of a verify reply that are the kit's.
+var verdictNames = []string{"responses_create_params", "response", "reward", "mask_sample", "failure_kind", "failure_reason"}
+
+// reserved are the paths that are no tools: a model that could call them would
+// score or close its own session.
+var reserved = []string{"seed_session", "verify", "close_session", "aggregate_metrics", "mcp"}
+
+// Validate reports everything that is wrong with the environment.
+func (e TaskEnvironment[State]) Validate() error {
+	var errs []error
+	if e.Name == "" {
+		errs = append(errs, errors.New("the environment has no name"))
+	}
+	if e.Verify == nil {
+		errs = append(errs, errors.New("the environment has no Verify"))
+	}
+	seen := map[string]bool{}
+	for _, tool := range e.Tools {
+		if err := tool.validate(); err != nil {
+			errs = append(errs, err)
+		}
+		if seen[tool.Name] {
+			errs = append(errs, fmt.Errorf("tool %q is there twice", tool.Name))
+		}
+		seen[tool.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
+func (t Tool[State]) validate() error {
+	if err := protocol.CheckName(t.Name); err != nil {
+		return fmt.Errorf("tool %q: the name %w", t.Name, err)
+	}
+	if slices.Contains(reserved, t.Name) {
+		return fmt.Errorf("tool %q has the name of a route of the server", t.Name)
+	}
+	if t.Call == nil {
+		return fmt.Errorf("tool %q has no Call", t.Name)
+	}
+	return nil
+}
+
+// An environment is a TaskEnvironment whose State is forgotten.
+type environment struct {
+	name    string
+	seed    func(context.Context, Task) (any, error)
+	tools   map[string]toolCall
+	verify  func(context.Context, any, Answer) (Verdict, error)
+	release func(context.Context, any) error
+}
+
+type toolCall func(ctx context.Context, state any, arguments json.RawMessage) (any, error)
+
+func (e TaskEnvironment[State]) forget() environment {
+	forgotten := environment{
+		name: e.Name,
+		seed: func(ctx context.Context, task Task) (any, error) {
+			if e.Seed == nil {
+				return *new(State), nil
+			}
+			return e.Seed(ctx, task)
+		},
+		tools: map[string]toolCall{},
+		verify: func(ctx context.Context, state any, answer Answer) (Verdict, error) {
+			return e.Verify(ctx, stateOf[State](state), answer)
+		},
+		release: func(ctx context.Context, state any) error {
+			if e.Release == nil {
+				return nil
+			}
+			return e.Release(ctx, stateOf[State](state))
+		},
+	}
+	for _, tool := range e.Tools {
+		forgotten.tools[tool.Name] = func(ctx context.Context, state any, arguments json.RawMessage) (any, error) {
+			return tool.Call(ctx, stateOf[State](state), arguments)
+		}
+	}
+	return forgotten
+}
+
+// stateOf is the state with its type again. A nil interface that was stored as
+// State is stored as a plain nil, which no assertion takes back.
+func stateOf[State any](state any) State {
+	typed, _ := state.(State)
+	return typed
+}
+
+// asRefusal makes an error without a status of its own one that names its kind.
+func asRefusal(err error, kind failures.Kind, what string) error {
+	var (
+		invalid requests.Invalid
+		refusal *requests.Refusal
+	)
+	if errors.As(err, &invalid) || errors.As(err, &refusal) {
+		return err
+	}
+	return requests.RefuseAs(0, kind, "%s: %w", what, err)
+}
