@@ -402,6 +402,7 @@ func TestDrainingEndsABackOffAndTheLineForAdmission(t *testing.T) {
 		go func() { waiting <- d.Run(t.Context(), newRequest()) }()
 		synctest.Wait()
 
+		began := time.Now()
 		d.Drain()
 		synctest.Wait()
 		if f := mustFail(t, <-backingOff); f.Stage != failures.StageSeed {
@@ -413,6 +414,9 @@ func TestDrainingEndsABackOffAndTheLineForAdmission(t *testing.T) {
 		if f := mustFail(t, d.Run(t.Context(), newRequest())); f.Kind != failures.Shutdown {
 			t.Errorf("a new one answers %+v, want kind shutdown", f)
 		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("they were kept waiting for %s", waited)
+		}
 		select {
 		case reply := <-running:
 			t.Errorf("the one under way ended with %+v", reply)
@@ -423,5 +427,41 @@ func TestDrainingEndsABackOffAndTheLineForAdmission(t *testing.T) {
 		if f.Kind != failures.Shutdown || !f.CutShort() || !errors.Is(f, failures.Shutdown) {
 			t.Errorf("the one under way answers %+v, want kind shutdown", f)
 		}
+	})
+}
+
+// An attempt that does not get a place again leaves the failure that came before
+// it: that says more than the queue does.
+func TestANextAttemptThatIsNotAdmittedLeavesTheLastFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{over: map[string]http.HandlerFunc{
+			turn: hang,
+			seed: func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(string(peekBody(r)), `"poisoned"`) {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
+					return
+				}
+				answer(w, r)
+			},
+		}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.Concurrency, c.QueueTimeout = 1, 2*time.Second })
+		defer stop()
+		poisoned := newRequest()
+		poisoned.EpisodeID.RolloutID = "poisoned"
+		ended := make(chan episode.Reply, 1)
+		go func() {
+			ended <- episode.Redispatch(t.Context(), d, poisoned, retry.Policy{Backoff: time.Minute, Random: func() float64 { return 0.5 }})
+		}()
+		synctest.Wait() // it backs off
+		ctx, cancel := context.WithCancel(t.Context())
+		running := make(chan episode.Reply, 1)
+		go func() { running <- d.Run(ctx, newRequest()) }() // and another takes the place
+		f := mustFail(t, <-ended)
+		if f.Stage != failures.StageSeed || !strings.Contains(f.Reason, "no free GPU") || f.Reason != strings.TrimSpace(f.Reason) {
+			t.Errorf("got %+v, want the seed's refusal", f)
+		}
+		cancel()
+		<-running
 	})
 }

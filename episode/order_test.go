@@ -124,6 +124,11 @@ func TestACancelledEpisodeIsStillClosed(t *testing.T) {
 			if diff := cmp.Diff(test.want, servers.Routes()); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}
+			for attempt := range episode.Attempts(ctx, newDriver(t, configFor(servers)), newRequest(), retry.Policy{}) {
+				if attempt.Again {
+					t.Error("an episode that was given up is to be tried again")
+				}
+			}
 			if err := servers.Idle(soon(t), 0); err != nil {
 				t.Errorf("the call that was cut is still under way: %v", err)
 			}
@@ -486,6 +491,42 @@ func TestBodiesPassThroughUntouched(t *testing.T) {
 	want := `{"reward":1.50,"responses_create_params":` + params + `,"response":` + response + `,"big":18446744073709551616,"html":"<&>","ng_agent_observations":null}`
 	if got := string(result.Body().Bytes()); got != want {
 		t.Errorf("result is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A task's field may have the name of one of ours, which wins, and no name is there
+// twice.
+func TestATaskFieldNamedLikeOneOfOurs(t *testing.T) {
+	servers := scripted.New(t)
+	request := newRequest()
+	request.TaskData = []byte(`{"response":"mine","a":1,"\u0072esponses_create_params":"mine","a":2}`)
+	mustSucceed(t, newDriver(t, configFor(servers)).Run(t.Context(), request))
+	response := string(callsOn(servers, scripted.Responses)[0].Answer)
+	want := `{"a":2,"responses_create_params":` + string(request.Params) + `,"response":` + response + `}`
+	if got := string(callsOn(servers, scripted.Verify)[0].Body); got != want {
+		t.Errorf("verify body\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Reward and mask are read as pydantic reads them, and printed as what they are.
+func TestASpellingOfRewardAndMask(t *testing.T) {
+	for _, test := range []struct{ reward, mask, want string }{
+		{"true", `"yes"`, `{"reward":1.0,"mask_sample":true`},
+		{"false", `0`, `{"reward":0.0,"mask_sample":false`},
+		{`" 0.50 "`, `1.0`, `{"reward":0.5,"mask_sample":true`},
+		{`"1e3"`, `"OFF"`, `{"reward":1000,"mask_sample":false`},
+		{"-0.0", "true", `{"reward":-0.0,"mask_sample":true`},
+		{"12345678901234567890123", "false", `{"reward":12345678901234567890123,"mask_sample":false`},
+	} {
+		servers := scripted.New(t)
+		servers.Play(scripted.Script{scripted.Verify: {{Raw: text(`{"reward":` + test.reward + `,"mask_sample":` + test.mask + `,"response":{},"responses_create_params":{}}`)}}})
+		result := mustSucceed(t, newDriver(t, configFor(servers)).Run(t.Context(), newRequest()))
+		if got := string(result.Body().Bytes()); !strings.HasPrefix(got, test.want) {
+			t.Errorf("%s, %s: got %s, want %s…", test.reward, test.mask, got, test.want)
+		}
+		if result.Masked != strings.Contains(test.want, `"mask_sample":true`) {
+			t.Errorf("%s: masked is %t", test.mask, result.Masked)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"math/big"
 	"strconv"
 	"strings"
 	"time"
@@ -195,12 +194,16 @@ func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
 // mergeFlat merges the fields beside task_data into it.
 func mergeFlat(f *faults, path []string, object rawjson.Object, r *Request) {
 	merged := r.fields
+	within := make(map[string][]byte, len(r.fields)) // both may have a hundred thousand
+	for _, member := range r.fields {
+		within[member.Name] = member.Value
+	}
 	for _, member := range object {
 		switch member.Name {
 		case "responses_create_params", "task_data", "agent_timeout_seconds":
 			continue
 		}
-		inside, there := r.fields.Get(member.Name)
+		inside, there := within[member.Name]
 		if there && !sameJSON(inside, member.Value) {
 			f.add("value_error", path, nil, "Conflicting task field '%s' inside and outside task_data", member.Name)
 		}
@@ -280,10 +283,8 @@ func sameValue(a, b any) bool {
 
 // sameNumber compares whole numbers exactly and others as floats, as Python does.
 func sameNumber(a, b string) bool {
-	x, whole := new(big.Int).SetString(a, 10)
-	y, wholeToo := new(big.Int).SetString(b, 10)
-	if whole && wholeToo {
-		return x.Cmp(y) == 0
+	if !strings.ContainsAny(a, ".eE") && !strings.ContainsAny(b, ".eE") {
+		return a == b || strings.Trim(a, "-") == "0" && strings.Trim(b, "-") == "0"
 	}
 	p, errA := strconv.ParseFloat(a, 64)
 	q, errB := strconv.ParseFloat(b, 64)

@@ -1,0 +1,57 @@
+package episode
+
+import (
+	"time"
+
+	"example.com/turn/failures"
+)
+
+func (d *Driver) logFailure(reply Reply, took time.Duration) {
+	f := reply.Failure
+	if f == nil {
+		return
+	}
+	event := d.config.Logger.Warn()
+	if event == nil {
+		return
+	}
+	event.Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
+		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).
+		Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).Bool("terminal", f.Terminal).
+		Str("reason", f.Reason).Dur("took", took)
+	if f.CleanupError != "" {
+		event.Str("cleanup_error", f.CleanupError)
+	}
+	event.Msg("an episode failed")
+	d.warnOfKind(f.Kind)
+}
+
+func (d *Driver) warnOfVerdict(result *Result, dropped []string) {
+	for _, name := range dropped {
+		d.warnOnce("field", name, "the verifier's field belongs to collectors and is left out")
+	}
+	d.warnOfKind(result.kind())
+}
+
+func (d *Driver) warnOfKind(kind failures.Kind) {
+	if kind != "" && !kind.Registered() && !kind.Namespaced() {
+		d.warnOnce("failure_kind", string(kind), "the failure kind is neither registered nor namespaced; it is kept")
+	}
+}
+
+// maxWarned bounds what is remembered of what servers send.
+const maxWarned = 1000
+
+func (d *Driver) warnOnce(key, value, message string) {
+	d.warnedMu.Lock()
+	defer d.warnedMu.Unlock()
+	once := key + "=" + value
+	if d.warned[once] || len(d.warned) >= maxWarned {
+		return
+	}
+	if d.warned == nil {
+		d.warned = map[string]bool{}
+	}
+	d.warned[once] = true
+	d.config.Logger.Warn().Str(key, value).Msg(message)
+}

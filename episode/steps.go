@@ -1,0 +1,202 @@
+package episode
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"example.com/turn/agentclient"
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/resourcesclient"
+)
+
+func (d *Driver) seed(ctx context.Context, resources *resourcesclient.Session, r *Request) (resourcesclient.Seeded, error) {
+	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
+	defer cancel()
+	return resources.Seed(ctx, r.TaskID, r.TaskData)
+}
+
+// tools are the accesses that the agent is given (section 2).
+func (d *Driver) tools(resources *resourcesclient.Session, seeded resourcesclient.Seeded, secrets *failures.Secrets) ([]protocol.ToolAccess, error) {
+	var tools []protocol.ToolAccess
+	for _, transport := range d.config.ToolTransports {
+		if transport == protocol.DirectHTTP {
+			tools = append(tools, protocol.NewDirectHTTPAccess(d.resources.Name(), d.resources.URL(), resources.Cookies()))
+			continue
+		}
+		access, err := d.mcpAccess(seeded.Tools, secrets)
+		if err != nil {
+			return nil, resources.ToolsUnusable(err.Error())
+		}
+		tools = append(tools, access)
+	}
+	if err := protocol.CheckToolAccesses(tools); err != nil {
+		return nil, resources.ToolsUnusable(err.Error())
+	}
+	return tools, nil
+}
+
+func (d *Driver) mcpAccess(offered []byte, secrets *failures.Secrets) (protocol.MCPAccess, error) {
+	if offered == nil {
+		return protocol.MCPAccess{}, errors.New("it returned no MCP metadata (resources_tools), and mcp is among the tool transports")
+	}
+	tools, err := protocol.ParseMCPTools(offered)
+	if err != nil {
+		return protocol.MCPAccess{}, err
+	}
+	for _, header := range tools.Headers {
+		secrets.Add(header.Value)
+	}
+	return protocol.NewMCPAccess(d.resources.URL(), tools)
+}
+
+func (d *Driver) open(ctx context.Context, agent *agentclient.Session, r *Request, tools []protocol.ToolAccess, sandbox []byte) error {
+	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
+	defer cancel()
+	return agent.Open(ctx, r.TaskID, tools, sandbox)
+}
+
+// respond has the agent answer. That its deadline passed is no failure: the
+// limit is returned instead of a response.
+func (d *Driver) respond(ctx context.Context, agent *agentclient.Session, r *Request) ([]byte, *failures.Limit, error) {
+	limit := &failures.Limit{Name: "agent timeout", After: r.AgentTimeout}
+	if limit.After == 0 {
+		limit.After = d.config.AgentTimeout
+	}
+	ctx, cancel := within(ctx, limit.After, limit)
+	defer cancel()
+	response, err := agent.Respond(ctx, r.Params)
+	if errors.Is(err, limit) {
+		return nil, limit, nil
+	}
+	var episode *failures.EpisodeLimit
+	if errors.As(err, &episode) {
+		f := failures.Of(err, failures.StageAgent)
+		f.Kind = failures.AgentTimeout
+		return nil, nil, f
+	}
+	return response, nil, err
+}
+
+// closeAgent closes the agent's session and settles what the agent's part comes
+// to: failed is why it has no answer, nil when it has one or ran out of time.
+func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, answer answer, failed error) (agentclient.Receipt, error) {
+	ctx, cancel := d.cleanup(ctx)
+	defer cancel()
+	receipt, err := agent.Close(ctx)
+	if err != nil {
+		d.config.Logger.Warn().Str("agent_session_id", agent.ID()).Str("reason", err.Error()).Msg("the agent close failed")
+	}
+	if failed == nil && err == nil {
+		return receipt, nil
+	}
+	answer.Receipt = receipt
+	if failed == nil {
+		return receipt, answer.fail(err)
+	}
+	failure := failures.Of(answer.fail(failed), failures.StageAgent)
+	if err != nil {
+		failure.CleanupError = err.Error()
+	}
+	return receipt, failure
+}
+
+func (d *Driver) verify(ctx context.Context, resources *resourcesclient.Session, r *Request, answer answer) (*Result, error) {
+	if ctx.Err() != nil { // during the agent close, which it does not cut
+		return nil, answer.fail(resources.Unverified(context.Cause(ctx)))
+	}
+	ctx, cancel := within(ctx, d.config.VerifyTimeout, &failures.Limit{Name: "verify timeout", After: d.config.VerifyTimeout})
+	defer cancel()
+	body, err := resources.Verify(ctx, verifyBody(r, answer.toVerify(r)))
+	if err != nil {
+		return nil, answer.fail(err)
+	}
+	result, dropped, err := readVerdict(body)
+	if err != nil {
+		return nil, answer.fail(resources.NotVerdict(err.Error()))
+	}
+	d.warnOfVerdict(result, dropped)
+	answer.addTo(result)
+	return result, nil
+}
+
+// toVerify is the response that is verified. When the agent's deadline passed it
+// is what the close brought back, else an empty one that says so (section 3).
+func (a answer) toVerify(r *Request) []byte {
+	switch {
+	case a.timedOut == nil:
+		return a.Response
+	case a.PartialResponse != nil:
+		return a.PartialResponse
+	}
+	return timeoutEnvelope(r.EpisodeID)
+}
+
+func timeoutEnvelope(id protocol.EpisodeID) []byte {
+	var w rawjson.ObjectWriter
+	w.Text("id", "agent-timeout-"+id.CaptureKey())
+	w.Value("created_at", []byte("0"))
+	w.Text("model", "")
+	w.Text("object", "response")
+	w.Value("output", []byte("[]"))
+	w.Bool("parallel_tool_calls", false)
+	w.Text("tool_choice", "auto")
+	w.Value("tools", []byte("[]"))
+	w.Text("status", "incomplete")
+	w.Value("incomplete_details", []byte("null"))
+	w.Value("metadata", []byte(`{"agent_timed_out":"true","response_source":"environment_timeout_envelope"}`))
+	return w.End().Bytes()
+}
+
+// verifyBody is the flat body of call 6: the task's fields, then the agent's
+// input and its response, which win over fields of the same name.
+func verifyBody(r *Request, response []byte) rawjson.Body {
+	var w rawjson.ObjectWriter
+	for _, field := range r.fields {
+		if field.Name != "responses_create_params" && field.Name != "response" {
+			w.Member(field)
+		}
+	}
+	w.Value("responses_create_params", r.Params)
+	w.Value("response", response)
+	return w.End()
+}
+
+// addTo adds what the agent's part has to say to the verdict.
+func (a answer) addTo(result *Result) {
+	result.add(observationsField, rawjson.OrNull(a.Observations))
+	if a.Trajectory != nil {
+		result.add("ng_trajectory", a.Trajectory)
+	}
+	if a.timedOut != nil {
+		result.add("agent_timed_out", []byte("true"))
+		result.add("agent_timeout_seconds", strconv.AppendFloat(nil, a.timedOut.After.Seconds(), 'g', -1, 64))
+	}
+}
+
+// closeResources closes the resources session. Its failure changes no answer; a
+// person and a counter learn of it.
+func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.Session) {
+	ctx, cancel := d.cleanup(ctx)
+	defer cancel()
+	if err := resources.Close(ctx); err != nil {
+		d.config.Logger.Warn().Str("resources_session_id", resources.ID()).Str("reason", err.Error()).Msg("the resources close failed")
+	}
+}
+
+// cleanup is the context of one close: it outlives the episode's, and has a limit
+// of its own, so that one close that hangs takes no time from another.
+func (d *Driver) cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return within(context.WithoutCancel(ctx), d.config.CleanupTimeout, &failures.Limit{Name: "cleanup timeout", After: d.config.CleanupTimeout})
+}
+
+// within puts a limit on a context; 0 is none.
+func within(ctx context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit, cause)
+}
