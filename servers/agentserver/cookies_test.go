@@ -26,6 +26,7 @@ func TestResourcesCookies(t *testing.T) {
 		{"quotes go back as they came", `{}`, []string{`s="plain"`}, `s="plain"`, `{"s":"plain"}`},
 		{"a quoted semicolon", `{}`, []string{`s="a;b"; Path=/`}, `s="a;b"`, `{"s":"a;b"}`},
 		{"quoted escapes", `{}`, []string{`s="\"\\\073\9"`}, `s="\"\\\073\9"`, `{"s":"\"\\;9"}`},
+		{"half of an escape", `{}`, []string{`s="a\07"`}, `s="a\07"`, `{"s":"a07"}`},
 		{"a quote without its end", `{}`, []string{`s="a; Path=/`}, `s="a`, `{"s":"\"a"}`},
 		{"an empty value", `{"s":"1"}`, []string{"s="}, `s=`, `{"s":""}`},
 		{"an expired one by age", `{"s":"1","t":"2"}`, []string{"s=x; max-age=0; Expires=Fri, 01 Jan 2100 00:00:00 GMT"}, `t=2`, `{"t":"2"}`},

@@ -90,6 +90,19 @@ func TestWeatherReward(t *testing.T) {
 	}
 }
 
+func TestACityMayHaveACommaInItsName(t *testing.T) {
+	s := open(t, "weather")
+	task := weatherRow(`{"city":"Washington, D.C."}`, `{}`)
+	s.seed("a", task)
+	for city, reward := range map[string]float64{"washington, d.c.": 1, "Washington": 0} {
+		arguments := fmt.Sprintf(`{"city":%q}`, city)
+		verdict := s.verify(task, fmt.Sprintf(`{"output":[{"type":"function_call","name":"get_weather","arguments":%q}]}`, arguments))
+		if verdict["reward"] != reward {
+			t.Errorf("%s: the reward is %v, want %v", city, verdict["reward"], reward)
+		}
+	}
+}
+
 func TestAnAnswerWithoutItsCityCannotBeScored(t *testing.T) {
 	s := open(t, "weather")
 	s.seed("a", weatherRow(`{"city":"Oslo"}`, `{}`))

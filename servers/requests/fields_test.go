@@ -102,6 +102,10 @@ func TestFieldsFindEveryFault(t *testing.T) {
 			`[{"type":"int_type","loc":["body","n"],"msg":"Input should be a valid integer","input":"2"}]`,
 		},
 		{
+			"whole, and more than an int64 holds", `{"n":1e30}`, func(f *requests.Fields) { f.Whole("n") },
+			`[{"type":"int_type","loc":["body","n"],"msg":"Input should be a valid integer","input":1e30}]`,
+		},
+		{
 			"below zero", `{"n":-1}`, func(f *requests.Fields) { f.Whole("n") },
 			`[{"type":"greater_than_equal","loc":["body","n"],"msg":"Input should be greater than or equal to 0","input":-1}]`,
 		},

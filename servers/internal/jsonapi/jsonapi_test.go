@@ -62,11 +62,12 @@ func fails(err error) jsonapi.Handler {
 
 func TestRoutesAnswerWithAndWithoutACapturePrefix(t *testing.T) {
 	router := &jsonapi.Router{Routes: map[string]jsonapi.Handler{
-		"GET /":                  says("root"),
-		"POST /verify":           says("verify"),
-		"POST /v1/responses":     says("responses"),
-		"POST /ng-rollout":       says("a tool of that name"),
-		"POST /ng-rollout/alone": says("a path with a key only"),
+		"GET /":                         says("root"),
+		"POST /verify":                  says("verify"),
+		"POST /v1/responses":            says("responses"),
+		"POST /ng-rollout":              says("a tool of that name"),
+		"POST /ng-rollout/alone":        says("a path with a key only"),
+		"POST /training-token-captured": says("a tool of that name"),
 	}}
 	for _, test := range []struct {
 		method, path string
@@ -79,6 +80,7 @@ func TestRoutesAnswerWithAndWithoutACapturePrefix(t *testing.T) {
 		{"POST", protocol.ResponsesPath("0-0", true), answer{200, `"responses"`}},
 		{"POST", "/ng-rollout", answer{200, `"a tool of that name"`}},
 		{"POST", "/ng-rollout/alone", answer{200, `"a path with a key only"`}},
+		{"POST", "/ng-rollout/0-0/training-token-captured", answer{200, `"a tool of that name"`}},
 		{"GET", "/verify", answer{405, `{"detail":"Method Not Allowed: /verify takes POST"}`}},
 		{"POST", "/nothing", answer{404, `{"detail":"Not Found: there is no POST /nothing here"}`}},
 		{"POST", "/ng-rollout//verify", answer{404, `{"detail":"Not Found: there is no POST /ng-rollout//verify here"}`}},
