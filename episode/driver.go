@@ -51,10 +51,21 @@ type Config struct {
 	// Transport makes the connections to both servers, unless their own
 	// configuration has one. Nil: a pool of the driver's own.
 	Transport http.RoundTripper
+	// CloseFailed is told of each close that failed for good: the session may
+	// still be open on that server. Nil: the log alone is.
+	CloseFailed func(Server)
 	// Logger gets one line per failed attempt and per close that failed. The zero
 	// value discards.
 	Logger zerolog.Logger
 }
+
+// A Server is one of the two that a driver drives.
+type Server string
+
+const (
+	ResourcesServer Server = "resources"
+	AgentServer     Server = "agent"
+)
 
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {

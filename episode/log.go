@@ -26,6 +26,15 @@ func (d *Driver) logFailure(reply Reply, took time.Duration) {
 	d.warnOfKind(f.Kind)
 }
 
+// closeFailed tells of a session that may still be open, with the id by which a
+// person finds it.
+func (d *Driver) closeFailed(server Server, idName, id string, err error) {
+	d.config.Logger.Warn().Str(idName, id).Str("reason", err.Error()).Msgf("the %s close failed", server)
+	if d.config.CloseFailed != nil {
+		d.config.CloseFailed(server)
+	}
+}
+
 func (d *Driver) warnOfVerdict(result *Result, dropped []string) {
 	for _, name := range dropped {
 		d.warnOnce("field", name, "the verifier's field belongs to collectors and is left out")

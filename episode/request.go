@@ -194,16 +194,16 @@ func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
 // mergeFlat merges the fields beside task_data into it.
 func mergeFlat(f *faults, path []string, object rawjson.Object, r *Request) {
 	merged := r.fields
-	within := make(map[string][]byte, len(r.fields)) // both may have a hundred thousand
+	named := make(map[string][]byte, len(r.fields)) // both may have a hundred thousand
 	for _, member := range r.fields {
-		within[member.Name] = member.Value
+		named[member.Name] = member.Value
 	}
 	for _, member := range object {
 		switch member.Name {
 		case "responses_create_params", "task_data", "agent_timeout_seconds":
 			continue
 		}
-		inside, there := within[member.Name]
+		inside, there := named[member.Name]
 		if there && !sameJSON(inside, member.Value) {
 			f.add("value_error", path, nil, "Conflicting task field '%s' inside and outside task_data", member.Name)
 		}

@@ -68,8 +68,11 @@ func isEpisodeRequest(object rawjson.Object) bool {
 // needIndexes refuses a row that can be named neither by itself nor by its
 // indexes.
 func needIndexes(f *faults, path []string, object rawjson.Object) {
-	f.member(object, path, "_ng_task_index")
-	f.member(object, path, "_ng_rollout_index")
+	for _, name := range []string{"_ng_task_index", "_ng_rollout_index"} {
+		if object.Present(name) == nil {
+			f.add("missing", at(path, name), nil, "Field required")
+		}
+	}
 }
 
 // ParseRow reads a line of a dataset. It refers to line, which must not change as

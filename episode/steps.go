@@ -88,7 +88,7 @@ func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, ans
 	defer cancel()
 	receipt, err := agent.Close(ctx)
 	if err != nil {
-		d.config.Logger.Warn().Str("agent_session_id", agent.ID()).Str("reason", err.Error()).Msg("the agent close failed")
+		d.closeFailed(AgentServer, "agent_session_id", agent.ID(), err)
 	}
 	if failed == nil && err == nil {
 		return receipt, nil
@@ -183,7 +183,7 @@ func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.
 	ctx, cancel := d.cleanup(ctx)
 	defer cancel()
 	if err := resources.Close(ctx); err != nil {
-		d.config.Logger.Warn().Str("resources_session_id", resources.ID()).Str("reason", err.Error()).Msg("the resources close failed")
+		d.closeFailed(ResourcesServer, "resources_session_id", resources.ID(), err)
 	}
 }
 
