@@ -47,5 +47,5 @@ func stopped(ctx context.Context) error {
 	if errors.As(context.Cause(ctx), &timeout) {
 		return timeout
 	}
-	return failures.Interrupted(failures.StageAdmission, context.Cause(ctx), "while it waited for admission")
+	return failures.Interrupted(failures.StageAdmission, failures.Cause(ctx), "while it waited for admission")
 }

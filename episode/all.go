@@ -29,7 +29,9 @@ type Outcome struct {
 // When ctx ends, those under way are cancelled, and the rest come out as
 // cancelled without a call. When the loop over the outcomes is left early, no
 // further request is taken, those under way are cancelled, and All returns when
-// their closes have ended. A panic of requests is passed on once they have.
+// their closes have ended, and when requests has given the request that it is
+// about to give: it must not block for good. A panic of requests is passed on once
+// all have ended.
 func All(ctx context.Context, d *Driver, requests iter.Seq[*Request], options Options) iter.Seq[Outcome] {
 	return func(yield func(Outcome) bool) {
 		ctx, leave := context.WithCancel(ctx)
@@ -74,6 +76,11 @@ func (b *batch) dispatch(ctx context.Context, d *Driver, requests iter.Seq[*Requ
 		case b.inFlight <- struct{}{}:
 		case <-b.left:
 			return
+		}
+		select {
+		case <-b.left: // both were ready
+			return
+		default:
 		}
 		running.Go(func() {
 			defer func() { <-b.inFlight }()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,6 +71,12 @@ const (
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	errs := []error{c.Resources.Validate(), c.Agent.Validate(), protocol.CheckToolTransports(c.ToolTransports)}
+	if slices.Contains(c.ToolTransports, protocol.DirectHTTP) {
+		access := protocol.NewDirectHTTPAccess(c.Resources.ServerName(), c.Resources.URL, nil)
+		if err := protocol.CheckName(access.Name); err != nil {
+			errs = append(errs, fmt.Errorf("the name of the resources server, which names its tool access %q: it %w", access.Name, err))
+		}
+	}
 	if c.Concurrency < 0 {
 		errs = append(errs, errors.New("the number of concurrent episodes must not be negative"))
 	}

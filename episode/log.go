@@ -3,6 +3,8 @@ package episode
 import (
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"example.com/turn/failures"
 )
 
@@ -18,12 +20,28 @@ func (d *Driver) logFailure(reply Reply, took time.Duration) {
 	event.Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
 		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).
 		Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).Bool("terminal", f.Terminal).
-		Str("reason", f.Reason).Dur("took", took)
+		Str("reason", f.Reason).Float64("took_seconds", took.Seconds())
+	// What 0.7.0 has no place for in its reply.
 	if f.CleanupError != "" {
 		event.Str("cleanup_error", f.CleanupError)
 	}
+	logBody(event, "ng_agent_observations", f.Observations)
+	logBody(event, "ng_trajectory", f.Trajectory)
 	event.Msg("an episode failed")
 	d.warnOfKind(f.Kind)
+}
+
+// maxLogged is how many bytes of a body a log line holds.
+const maxLogged = 64 << 10
+
+func logBody(event *zerolog.Event, name string, body []byte) {
+	switch {
+	case body == nil:
+	case len(body) > maxLogged:
+		event.Int(name+"_bytes", len(body))
+	default:
+		event.RawJSON(name, body)
+	}
 }
 
 // closeFailed tells of a session that may still be open, with the id by which a

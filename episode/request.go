@@ -28,8 +28,23 @@ type Request struct {
 	// driver's default.
 	AgentTimeout time.Duration
 
-	// fields are those of TaskData; nil until they are needed.
-	fields rawjson.Object
+	// parsed is what TaskData and Params were found to be.
+	parsed parsed
+}
+
+// parsed is the outcome of looking at a request's bodies, so that many megabytes
+// are looked at once. It holds as long as the bodies are the same slices.
+type parsed struct {
+	taskData, params []byte
+	fields           rawjson.Object // of taskData
+}
+
+func (p parsed) isOf(r *Request) bool {
+	return p.fields != nil && sameSlice(p.taskData, r.TaskData) && sameSlice(p.params, r.Params)
+}
+
+func sameSlice(a, b []byte) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // Validate reports everything that is wrong with the request, as an
@@ -39,11 +54,8 @@ func (r *Request) Validate() error {
 	return err
 }
 
-// checked is a copy of the request whose fields are known, if it is valid.
+// checked is a copy of the request whose bodies are parsed, if it is valid.
 func (r *Request) checked() (*Request, error) {
-	if r.fields != nil {
-		return r, nil
-	}
 	f, checked := &faults{}, *r
 	checkRolloutID(f, []string{"episode_id", "rollout_id"}, r.EpisodeID.RolloutID, nil)
 	if r.EpisodeID.Attempt < 0 || r.EpisodeID.Attempt > protocol.MaxAttempt {
@@ -54,20 +66,28 @@ func (r *Request) checked() (*Request, error) {
 	if r.AgentTimeout < 0 {
 		f.add("greater_than", []string{"agent_timeout_seconds"}, nil, "Input should be greater than 0")
 	}
-	checked.Params = bytes.TrimSpace(r.Params)
-	if err := rawjson.Check(checked.Params); err != nil {
-		f.add("json_invalid", []string{"responses_create_params"}, nil, "%s", err)
-	} else {
-		checkParams(f, []string{"responses_create_params"}, checked.Params)
-	}
-	if r.TaskData == nil {
-		checked.TaskData = json.RawMessage("{}")
-	}
-	var err error
-	if checked.fields, err = rawjson.ParseObject(checked.TaskData); err != nil {
-		f.add("json_invalid", []string{"task_data"}, nil, "%s", err)
+	if !r.parsed.isOf(r) {
+		checked.parse(f)
 	}
 	return &checked, f.err()
+}
+
+// parse looks at the bodies of a request that a program made.
+func (r *Request) parse(f *faults) {
+	r.Params = bytes.TrimSpace(r.Params)
+	if err := rawjson.Check(r.Params); err != nil {
+		f.add("json_invalid", []string{"responses_create_params"}, nil, "%s", err)
+	} else {
+		checkParams(f, []string{"responses_create_params"}, r.Params)
+	}
+	if r.TaskData == nil {
+		r.TaskData = json.RawMessage("{}")
+	}
+	fields, err := rawjson.ParseObject(r.TaskData)
+	if err != nil {
+		f.add("json_invalid", []string{"task_data"}, nil, "%s", err)
+	}
+	r.parsed = parsed{taskData: r.TaskData, params: r.Params, fields: fields}
 }
 
 // ParseRequest reads the body of POST /run (section 3). The request refers to
@@ -184,18 +204,26 @@ func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
 	if value, there := object.Get("agent_timeout_seconds"); there {
 		r.AgentTimeout = readSeconds(f, at(path, "agent_timeout_seconds"), value)
 	}
-	r.TaskData, r.fields = json.RawMessage("{}"), rawjson.Object{}
+	r.TaskData = json.RawMessage("{}")
+	fields := rawjson.Object{}
 	if value, there := object.Get("task_data"); there {
-		r.TaskData, r.fields = value, f.object(at(path, "task_data"), value)
+		r.TaskData, fields = value, f.object(at(path, "task_data"), value)
 	}
-	mergeFlat(f, path, object, r)
+	if merged := mergeFlat(f, path, object, fields); len(merged) > len(fields) {
+		var w rawjson.ObjectWriter
+		for _, member := range merged {
+			w.Member(member)
+		}
+		fields, r.TaskData = merged, w.End().Bytes()
+	}
+	r.parsed = parsed{taskData: r.TaskData, params: r.Params, fields: fields}
 }
 
-// mergeFlat merges the fields beside task_data into it.
-func mergeFlat(f *faults, path []string, object rawjson.Object, r *Request) {
-	merged := r.fields
-	named := make(map[string][]byte, len(r.fields)) // both may have a hundred thousand
-	for _, member := range r.fields {
+// mergeFlat is the fields of task_data and those beside it.
+func mergeFlat(f *faults, path []string, object, fields rawjson.Object) rawjson.Object {
+	merged := fields
+	named := make(map[string][]byte, len(fields)) // both may have a hundred thousand
+	for _, member := range fields {
 		named[member.Name] = member.Value
 	}
 	for _, member := range object {
@@ -211,14 +239,7 @@ func mergeFlat(f *faults, path []string, object rawjson.Object, r *Request) {
 			merged = append(merged, member)
 		}
 	}
-	if len(merged) == len(r.fields) {
-		return
-	}
-	var w rawjson.ObjectWriter
-	for _, member := range merged {
-		w.Member(member)
-	}
-	r.fields, r.TaskData = merged, w.End().Bytes()
+	return merged
 }
 
 // InputBody is the request's task_input.
@@ -305,13 +326,16 @@ func readWhole(f *faults, path []string, value []byte) int64 {
 		f.add("int_type", path, value, "Input should be a whole number, not %s", rawjson.Describe(value))
 		return 0
 	}
+	if exact, err := strconv.ParseInt(string(value), 10, 64); err == nil && exact >= 0 && exact <= protocol.MaxAttempt {
+		return exact
+	}
 	number, err := strconv.ParseFloat(string(value), 64)
 	switch {
 	case err != nil || number != math.Trunc(number):
 		f.add("int_from_float", path, value, "Input should be a whole number")
 	case number < 0:
 		f.add("greater_than_equal", path, value, "Input should be greater than or equal to 0")
-	case number > protocol.MaxAttempt:
+	case number >= protocol.MaxAttempt:
 		f.add("less_than_equal", path, value, "Input should be less than or equal to %d", int64(protocol.MaxAttempt))
 	default:
 		return int64(number)

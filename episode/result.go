@@ -12,6 +12,13 @@ import (
 	"example.com/turn/protocol"
 )
 
+// A Body is JSON in pieces that are not copied. It is written with WriteTo, or put
+// together with Bytes.
+type Body = rawjson.Body
+
+// Fields are the members of a JSON object, in their order.
+type Fields = rawjson.Object
+
 // A Reply is what became of an attempt: a result or a failure, exactly one.
 type Reply struct {
 	EpisodeID protocol.EpisodeID
@@ -22,7 +29,7 @@ type Reply struct {
 
 // Body is the reply of POST /run: both keys are there, one of them null
 // (section 3). encode writes the failure; nil: as 0.7.0 has it.
-func (r Reply) Body(encode func(*failures.Failure) rawjson.Body) rawjson.Body {
+func (r Reply) Body(encode func(*failures.Failure) Body) Body {
 	if encode == nil {
 		encode = (*failures.Failure).Body
 	}
@@ -49,7 +56,7 @@ type Result struct {
 
 // Body is the result as JSON. Fields of the verify response are the verifier's
 // bytes.
-func (r *Result) Body() rawjson.Body {
+func (r *Result) Body() Body {
 	var w rawjson.ObjectWriter
 	for _, field := range r.fields {
 		w.Member(field)
@@ -58,7 +65,7 @@ func (r *Result) Body() rawjson.Body {
 }
 
 // Fields are the result's fields in the order in which they are printed.
-func (r *Result) Fields() rawjson.Object { return r.fields }
+func (r *Result) Fields() Fields { return r.fields }
 
 // Field is a field of the result as it is printed, nil when it is not there.
 func (r *Result) Field(name string) json.RawMessage {

@@ -55,9 +55,13 @@ func ParseLegacyRequest(body []byte, rules RowRules) (r *Request, row bool, err 
 }
 
 // isEpisodeRequest tells an episode request from a flat row. A row may have any
-// fields, also task_id and task; it always has the agent's input at top level.
+// fields, also task_id and task; what tells it is the agent's input at top level,
+// or a task id that is a scalar.
 func isEpisodeRequest(object rawjson.Object) bool {
 	if _, flat := object.Get("responses_create_params"); flat {
+		return false
+	}
+	if id := object.Present("task_id"); id != nil && !rawjson.IsObject(id) {
 		return false
 	}
 	_, hasID := object.Get("episode_id")
@@ -84,7 +88,7 @@ func ParseRow(line []byte, rules RowRules) (Row, error) {
 	}
 	f := &faults{}
 	input, materialised := object.Get("task_input")
-	if !materialised {
+	if _, flat := object.Get("responses_create_params"); flat || !materialised {
 		row := readRow(f, nil, object, rules)
 		return row, f.err()
 	}
@@ -213,7 +217,7 @@ func checkAgentRef(f *faults, path []string, object rawjson.Object, rules RowRul
 
 // LegacyBody is the reply of POST /run to a flat row: the verify response, or the
 // failure in the collector's fields, and the agent server's name.
-func (r Reply) LegacyBody(agent string) rawjson.Body {
+func (r Reply) LegacyBody(agent string) Body {
 	var w rawjson.ObjectWriter
 	if r.Failure != nil {
 		writeLegacyFailure(&w, r.Failure)
@@ -232,7 +236,7 @@ func (r Reply) LegacyBody(agent string) rawjson.Body {
 }
 
 func writeLegacyFailure(w *rawjson.ObjectWriter, f *failures.Failure) {
-	w.Text("_ng_failure_class", FailureClass)
+	w.Text("_ng_failure_class", CollectorFailureClass)
 	w.Bool("_ng_failure_terminal", f.Terminal)
 	w.Text("_ng_failure_message", f.Reason)
 	if f.Stage != "" {
@@ -243,8 +247,8 @@ func writeLegacyFailure(w *rawjson.ObjectWriter, f *failures.Failure) {
 	}
 }
 
-// FailureClass is _ng_failure_class of every failure that an environment server
-// reports.
-const FailureClass = "environment_server_failed"
+// CollectorFailureClass is _ng_failure_class of every failure that an environment
+// server reports.
+const CollectorFailureClass = "environment_server_failed"
 
 const observationsField = "ng_agent_observations"

@@ -15,15 +15,15 @@ import (
 // ended. It never panics: a bug of ours is a terminal failure. When ctx ends, the
 // call under way is cut, and the closes still run, within their own limits.
 func (d *Driver) Run(ctx context.Context, r *Request) (reply Reply) {
-	reply = Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
 	began := time.Now()
 	defer func() {
 		if bug := recover(); bug != nil {
-			reply.Result, reply.Failure = nil, d.unhandled(bug)
+			reply.Result, reply.Failure = nil, d.Unhandled(bug)
 		}
 		d.logFailure(reply, time.Since(began))
 	}()
 
+	reply = Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
 	r, err := r.checked()
 	if err != nil {
 		reply.Failure = invalid(err)
@@ -117,7 +117,9 @@ func invalid(err error) *failures.Failure {
 	return f
 }
 
-func (d *Driver) unhandled(bug any) *failures.Failure {
+// Unhandled is the failure that stands for a panic, whose stack is logged. It is
+// for those who call the driver: [Driver.Run] itself does not panic.
+func (d *Driver) Unhandled(bug any) *failures.Failure {
 	d.config.Logger.Error().Str("stack", string(debug.Stack())).Msgf("panic: %v", bug)
 	f := failures.New("", "", fmt.Sprintf("Unhandled environment server error: %v", bug))
 	f.Terminal = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"example.com/turn/agentclient"
@@ -49,6 +50,12 @@ func (d *Driver) mcpAccess(offered []byte, secrets *failures.Secrets) (protocol.
 	}
 	for _, header := range tools.Headers {
 		secrets.Add(header.Value)
+		if _, credentials, ok := strings.Cut(header.Value, " "); ok { // as in "Bearer …"
+			secrets.Add(credentials)
+		}
+	}
+	if _, query, ok := strings.Cut(tools.URLPath, "?"); ok {
+		secrets.Add(query)
 	}
 	return protocol.NewMCPAccess(d.resources.URL(), tools)
 }
@@ -106,7 +113,7 @@ func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, ans
 
 func (d *Driver) verify(ctx context.Context, resources *resourcesclient.Session, r *Request, answer answer) (*Result, error) {
 	if ctx.Err() != nil { // during the agent close, which it does not cut
-		return nil, answer.fail(resources.Unverified(context.Cause(ctx)))
+		return nil, answer.fail(resources.Unverified(failures.Cause(ctx)))
 	}
 	ctx, cancel := within(ctx, d.config.VerifyTimeout, &failures.Limit{Name: "verify timeout", After: d.config.VerifyTimeout})
 	defer cancel()
@@ -155,7 +162,7 @@ func timeoutEnvelope(id protocol.EpisodeID) []byte {
 // input and its response, which win over fields of the same name.
 func verifyBody(r *Request, response []byte) rawjson.Body {
 	var w rawjson.ObjectWriter
-	for _, field := range r.fields {
+	for _, field := range r.parsed.fields {
 		if field.Name != "responses_create_params" && field.Name != "response" {
 			w.Member(field)
 		}

@@ -60,6 +60,27 @@ func Interrupted(stage Stage, cause error, doing string) *Failure {
 	return f
 }
 
+// Cause is what ended a context, for [Broken] and [Interrupted]. A cause that is
+// not one of this package's is kept for its words: that the context ended by being
+// cancelled, or by its deadline, says what happened.
+func Cause(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if kind, _ := interruption(cause); kind != "" {
+		return cause
+	}
+	return &foreignCause{state: ctx.Err(), cause: cause}
+}
+
+// A foreignCause is a cause that the caller of this project made up.
+type foreignCause struct {
+	state error // context.Canceled or context.DeadlineExceeded
+	cause error
+}
+
+func (f *foreignCause) Error() string { return f.cause.Error() }
+
+func (f *foreignCause) Unwrap() []error { return []error{f.state, f.cause} }
+
 // interruption is the kind and the words of a context's cause, or no kind when
 // it is not one of ours.
 func interruption(cause error) (Kind, string) {
@@ -67,8 +88,12 @@ func interruption(cause error) (Kind, string) {
 		limit   *Limit
 		episode *EpisodeLimit
 		stop    *Stop
+		foreign *foreignCause
 	)
 	switch {
+	case errors.As(cause, &foreign):
+		kind, text := interruption(foreign.state)
+		return kind, fmt.Sprintf("%s (%s)", text, foreign.cause)
 	case errors.As(cause, &episode):
 		return TransportTimeout, episode.Error()
 	case errors.As(cause, &limit):

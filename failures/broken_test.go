@@ -83,6 +83,40 @@ func TestBrokenNamesWhatEndedTheCall(t *testing.T) {
 	}
 }
 
+// A caller may end a context for a reason of its own, which is not the server's
+// doing.
+func TestACauseThatIsTheCallersOwn(t *testing.T) {
+	stopped := errors.New("user pressed stop")
+	cancelled, cancel := context.WithCancelCause(t.Context())
+	cancel(fmt.Errorf("the screen: %w", stopped))
+	late, stop := context.WithTimeoutCause(t.Context(), 0, errors.New("budget spent"))
+	defer stop()
+	<-late.Done()
+	for _, test := range []struct {
+		ctx      context.Context
+		kind     failures.Kind
+		words    string
+		cutShort bool
+	}{
+		{cancelled, failures.Cancelled, "the episode was cancelled (the screen: user pressed stop)", true},
+		{late, failures.TransportTimeout, "the caller's deadline passed (budget spent)", false},
+	} {
+		cause := failures.Cause(test.ctx)
+		call := failures.Call{Stage: failures.StageSeed, Server: "resources server a", What: "POST /seed_session"}
+		broken := failures.Broken(call, cause, true, nil)
+		if want := test.words + " in POST /seed_session to resources server a"; broken.Kind != test.kind || broken.Reason != want || broken.CutShort() != test.cutShort {
+			t.Errorf("got kind %s, cut short %t, reason %q; want %s, %t, %q", broken.Kind, broken.CutShort(), broken.Reason, test.kind, test.cutShort, want)
+		}
+		interrupted := failures.Interrupted(failures.StageAdmission, cause, "while it waited")
+		if want := test.words + " while it waited"; interrupted.Kind != test.kind || interrupted.Reason != want {
+			t.Errorf("got kind %s, reason %q; want %s, %q", interrupted.Kind, interrupted.Reason, test.kind, want)
+		}
+		if test.cutShort && !errors.Is(broken, stopped) {
+			t.Error("the caller's own error is lost")
+		}
+	}
+}
+
 func TestBrokenTellsOfTheTryBefore(t *testing.T) {
 	refused := failures.Refused(verify(), 503, nil, []byte("no free GPU"), now)
 	got := failures.Broken(verify(), &failures.Limit{Name: "cleanup timeout", After: time.Second}, true, refused).Reason

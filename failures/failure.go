@@ -137,10 +137,6 @@ func Of(err error, stage Stage) *Failure {
 	return f
 }
 
-// AppendJSON appends the failure as a 0.7.0 reply has it: failure_reason,
-// terminal, partial_response, and failure_kind and stage where known.
-func (f *Failure) AppendJSON(dst []byte) []byte { return append(dst, f.body(false).Bytes()...) }
-
 // Body is what AppendJSON appends, without copying the partial response.
 func (f *Failure) Body() rawjson.Body { return f.body(false) }
 

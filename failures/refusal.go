@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"html"
 	"mime"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/html"
 )
 
 // A Refusal is what a server's refusing reply says.
@@ -240,27 +241,50 @@ func isHTML(contentType string, body []byte) bool {
 	return strings.HasPrefix(start, "<!doctype html") || strings.HasPrefix(start, "<html")
 }
 
-var (
-	// A page that is cut off may end within what is not seen.
-	unseen = regexp.MustCompile(`(?is)<!--.*?(?:-->|$)|<script\b.*?(?:</script\s*>|$)|<style\b.*?(?:</style\s*>|$)|<head\b.*?</head\s*>`)
-	tags   = regexp.MustCompile(`(?s)</?[a-zA-Z!?][^>]*>`)
-	title  = regexp.MustCompile(`(?is)<title\b[^>]*>(.*?)</title\s*>`)
-)
-
 // textOfHTML is what a person would read of a page: its text without tags, or
 // its title when it has no other.
 func textOfHTML(page string) string {
-	page = strings.ToValidUTF8(page, "\uFFFD")
-	if text := plainHTML(unseen.ReplaceAllString(page, " ")); text != "" {
-		return text
+	tokens := html.NewTokenizer(strings.NewReader(strings.ToValidUTF8(page, "\uFFFD")))
+	var seen, title strings.Builder
+	within, inHead := "", false // within is the element whose text it is
+	for {
+		switch tokens.Next() {
+		case html.ErrorToken: // the end, also that of a page that was cut off
+			if text := oneLine(seen.String()); text != "" {
+				return text
+			}
+			return oneLine(title.String())
+		case html.StartTagToken:
+			name, _ := tokens.TagName()
+			within = string(name)
+			inHead = within == "head" || inHead && belongsToHead(within)
+			seen.WriteByte(' ')
+		case html.EndTagToken:
+			name, _ := tokens.TagName()
+			inHead = inHead && string(name) != "head"
+			within = ""
+			seen.WriteByte(' ')
+		case html.TextToken:
+			switch {
+			case within == "script" || within == "style":
+			case !inHead:
+				seen.Write(tokens.Text())
+			case within == "title":
+				title.Write(tokens.Text())
+			}
+		default:
+			seen.WriteByte(' ')
+		}
 	}
-	if match := title.FindStringSubmatch(page); match != nil {
-		return plainHTML(match[1])
-	}
-	return ""
 }
 
-func plainHTML(fragment string) string {
-	text := html.UnescapeString(tags.ReplaceAllString(fragment, " "))
-	return strings.Join(strings.Fields(text), " ")
+// belongsToHead reports whether an element does not end the head that it is in.
+func belongsToHead(name string) bool {
+	switch name {
+	case "title", "meta", "link", "base", "script", "style", "noscript", "template":
+		return true
+	}
+	return false
 }
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -70,6 +70,17 @@ func TestReadRefusalFindsTheServersWords(t *testing.T) {
 	}
 }
 
+// However a page of the largest size is made, reading it takes time in proportion:
+// a reader that looks for the end of each element anew would take an hour.
+func TestReadRefusalReadsHostileHTML(t *testing.T) {
+	for _, piece := range []string{"<head><!---->", "<title>", "<script>", "<!--", "<p>", "</", "&lt", "<a "} {
+		page := "<html>" + strings.Repeat(piece, (1<<20)/len(piece))
+		if got := failures.ReadRefusal(500, "text/html", []byte(page)); got.Words == "" {
+			t.Errorf("no words for a page of %q", piece)
+		}
+	}
+}
+
 func TestReadRefusalReadsHTML(t *testing.T) {
 	const nothing = "Bad Gateway"
 	for _, test := range []struct{ name, contentType, body, want string }{

@@ -4,7 +4,7 @@
 //
 // Three servers take part. The environment server drives an episode; the
 // resources server owns the task's state, tools and verifier; the agent server
-// owns the harness that calls the model. One episode is seven calls:
+// owns the harness that calls the model. An episode is these calls:
 //
 //	1  POST /seed_session             resources seed: a session with the task's state
 //	3  POST /v1/agent_sessions        agent seed: a session that may use its tools

@@ -53,10 +53,9 @@ func (id TaskID) AppendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// MaxAttempt is the highest attempt number that a request may carry: the
-// highest that a JSON reader which keeps numbers as floats still tells from its
-// neighbours.
-const MaxAttempt = 1<<53 - 1
+// MaxAttempt is the highest attempt number that a request may carry: there must be
+// room for the attempts that follow it.
+const MaxAttempt = 1 << 62
 
 var (
 	errNamePattern   = errors.New("must begin with a letter or digit and hold only letters, digits, '.', '_' and '-'")

@@ -20,7 +20,7 @@ func TestCaptureKey(t *testing.T) {
 		{protocol.EpisodeID{RolloutID: "r"}, "r"},
 		{protocol.EpisodeID{RolloutID: "r", Attempt: 1}, "r-a1"},
 		{protocol.EpisodeID{RolloutID: "r-a0", Attempt: 12}, "r-a0-a12"},
-		{protocol.EpisodeID{RolloutID: "r", Attempt: protocol.MaxAttempt}, "r-a9007199254740991"},
+		{protocol.EpisodeID{RolloutID: "r", Attempt: protocol.MaxAttempt}, "r-a4611686018427387904"},
 	} {
 		if got := test.id.CaptureKey(); got != test.want {
 			t.Errorf("the capture key of %+v is %s, want %s", test.id, got, test.want)

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -138,19 +139,24 @@ type MCPAccess struct {
 }
 
 // NewMCPAccess is the access that a seed reply offers. The URL is the base, one
-// slash and the offered path without its leading slashes. A path that would
-// leave the base, or smuggle in a query, is refused.
+// slash and the offered path without its leading slashes. A path that would leave
+// the base is refused. The error shows nothing of the path: a query in it may hold
+// a token.
 func NewMCPAccess(baseURL string, tools MCPTools) (MCPAccess, error) {
 	if tools.Transport != "http" {
 		return MCPAccess{}, fmt.Errorf("the MCP transport %q is not http", tools.Transport)
 	}
 	path := strings.TrimLeft(tools.URLPath, "/")
-	if strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == '?' || r == '#' || r == '\\' || r == 0x7F }) {
-		return MCPAccess{}, fmt.Errorf("resources_tools.url_path %q is not a plain path", tools.URLPath)
+	if strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == '\\' || r == 0x7F }) {
+		return MCPAccess{}, errors.New("resources_tools.url_path holds a character that no URL path has")
 	}
-	for segment := range strings.SplitSeq(path, "/") {
+	end := len(path)
+	if query := strings.IndexAny(path, "?#"); query >= 0 {
+		end = query
+	}
+	for segment := range strings.SplitSeq(path[:end], "/") {
 		if dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots == "." || dots == ".." {
-			return MCPAccess{}, fmt.Errorf("resources_tools.url_path %q leaves the server's base URL", tools.URLPath)
+			return MCPAccess{}, errors.New("resources_tools.url_path leaves the server's base URL")
 		}
 	}
 	return MCPAccess{Name: tools.ServerName, URL: strings.TrimRight(baseURL, "/") + "/" + path, Headers: tools.Headers}, nil

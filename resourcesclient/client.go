@@ -40,7 +40,7 @@ const DefaultName = "resources"
 func (c Config) call() httpcall.Config {
 	return httpcall.Config{
 		URL:           c.URL,
-		Server:        "resources server " + c.name(),
+		Server:        "resources server " + c.ServerName(),
 		Transport:     c.Transport,
 		Resend:        c.Resend,
 		MaxReplyBytes: c.MaxReplyBytes,
@@ -48,7 +48,8 @@ func (c Config) call() httpcall.Config {
 	}
 }
 
-func (c Config) name() string {
+// ServerName is the server's name: Name, or the default.
+func (c Config) ServerName() string {
 	if c.Name == "" {
 		return DefaultName
 	}
@@ -70,7 +71,7 @@ func New(config Config) *Client {
 }
 
 // Name is the server's name.
-func (c *Client) Name() string { return c.config.name() }
+func (c *Client) Name() string { return c.config.ServerName() }
 
 // URL is the server's base URL, without a slash at its end.
 func (c *Client) URL() string { return c.http.URL() }

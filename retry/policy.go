@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -34,6 +35,21 @@ type Policy struct {
 	Random func() float64
 }
 
+// Validate reports everything that is wrong with the policy.
+func (p Policy) Validate() error {
+	var errs []error
+	if p.MaxAttempts < 0 {
+		errs = append(errs, errors.New("the number of attempts must not be negative"))
+	}
+	if p.Backoff < 0 {
+		errs = append(errs, errors.New("the back-off must not be negative"))
+	}
+	if p.MaxElapsed < 0 {
+		errs = append(errs, errors.New("the limit on elapsed time must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
 // Next says whether a rollout goes round again, and after what wait. failure is
 // that of the last attempt, attempts is how many there have been, and elapsed is
 // the time since the first of them failed (0 right after it).
@@ -64,7 +80,7 @@ func (p Policy) wait(attempts int, floor time.Duration) time.Duration {
 	if floor > 0 {
 		// Servers that ask many for the same wait must not get them all back
 		// at once, however short our own back-off is.
-		bound = max(bound, floor/2)
+		bound = max(bound, min(floor/2, MaxBackoff))
 	}
 	return floor + time.Duration(p.random()*float64(bound))
 }

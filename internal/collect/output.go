@@ -148,7 +148,7 @@ func resultLine(r rollout, name string, reply episode.Reply, attempt int64) rawj
 func failureLine(r rollout, name string, f *failures.Failure, attempt int64, took time.Duration) rawjson.Body {
 	var w rawjson.ObjectWriter
 	writeIdentity(&w, r, name, attempt)
-	w.Text("_ng_failure_class", episode.FailureClass)
+	w.Text("_ng_failure_class", episode.CollectorFailureClass)
 	w.Bool("_ng_failure_terminal", f.Terminal)
 	w.Text("_ng_failure_message", f.Reason)
 	if f.Stage != "" {

@@ -3,6 +3,7 @@ package envserver
 import (
 	"context"
 	"errors"
+	"log"
 	"mime"
 	"net"
 	"net/http"
@@ -64,34 +65,42 @@ func New(config Config) *Server {
 	s.episodes, s.giveUp = context.WithCancelCause(context.Background())
 	s.mux.HandleFunc("POST "+protocol.PathRun, s.run)
 	s.mux.HandleFunc("POST "+protocol.PathAggregateMetrics, s.aggregateMetrics)
-	for _, path := range []string{"/{$}", "/health", "/healthz", "/livez"} {
-		s.mux.HandleFunc("GET "+path, s.alive)
-	}
 	s.mux.HandleFunc("GET /readyz", s.ready)
-	s.mux.HandleFunc("/", notFound)
-	for _, path := range []string{protocol.PathRun, protocol.PathAggregateMetrics} {
-		s.mux.HandleFunc(path, methodNotAllowed)
+	for _, path := range alivePaths {
+		s.mux.HandleFunc("GET "+path, s.alive)
+		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
 	}
+	s.mux.HandleFunc("/readyz", methodNotAllowed("GET, HEAD"))
+	for _, path := range []string{protocol.PathRun, protocol.PathAggregateMetrics} {
+		s.mux.HandleFunc(path, methodNotAllowed(http.MethodPost))
+	}
+	s.mux.HandleFunc("/", notFound)
 	return s
 }
+
+var alivePaths = []string{"/{$}", "/health", "/healthz", "/livez"}
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 // readHeaderTimeout bounds how long a connection may take to say what it wants.
 const readHeaderTimeout = time.Minute
 
-// Serve answers requests on the listener until ctx ends; then it drains. It
-// returns nil when it has drained, and closes the listener in any case. To stop
-// without a grace, call [Server.Abort] meanwhile.
+// Serve answers requests on the listener until ctx ends; then it drains, and
+// returns nil when it has drained. When the listener fails it gives no grace and
+// returns that error. It closes the listener in any case. To stop without a grace,
+// call [Server.Abort] meanwhile.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{Handler: s, ReadHeaderTimeout: readHeaderTimeout}
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ErrorLog:          log.New(s.config.Logger, "", 0), // net/http's own would print to stderr
+	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
+	var broken error
 	select {
-	case err := <-served:
+	case broken = <-served:
 		s.Abort()
-		s.running.Wait()
-		return err
 	case <-ctx.Done():
 	}
 	s.Drain()
@@ -101,8 +110,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if server.Shutdown(ctx) != nil {
 		_ = server.Close() // those left do not read, or never finish what they send
 	}
-	<-served
-	return nil
+	if broken == nil {
+		<-served
+	}
+	return broken
 }
 
 // lastReplies is how long callers have to take their replies before the
@@ -150,7 +161,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	}
 	reply, answer := s.drive(r.Context(), request)
 	if !answer {
-		return
+		// Returning would send an empty 200, which one that has closed only its
+		// half of the connection would take for the answer.
+		panic(http.ErrAbortHandler)
 	}
 	switch {
 	case row:
@@ -240,8 +253,9 @@ func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 		writeDetail(w, http.StatusRequestEntityTooLarge, "the body is larger than "+strconv.Itoa(MaxRequestBytes)+" bytes")
 		return nil, false
 	}
-	if err != nil {
-		return nil, false // the caller has gone, or does not speak HTTP
+	if err != nil { // if the caller is still there, it does not speak HTTP
+		writeDetail(w, http.StatusBadRequest, "the body did not come whole")
+		return nil, false
 	}
 	return body, true
 }
@@ -262,9 +276,11 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeDetail(w, http.StatusNotFound, "Not Found")
 }
 
-func methodNotAllowed(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Allow", http.MethodPost)
-	writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+func methodNotAllowed(allowed string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", allowed)
+		writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+	}
 }
 
 func writeStatus(w http.ResponseWriter, status int, text string) {

@@ -3,7 +3,6 @@ package httpcall
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -165,10 +164,10 @@ func quotedLen(s string) int {
 	return 0
 }
 
-// isCookieName reports whether a Cookie header can carry the name: anything
-// visible without a separator.
+// isCookieName reports whether a Cookie header, and JSON, can carry the name:
+// anything visible without a separator.
 func isCookieName(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+	return name != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
 		return r <= ' ' || r == ';' || r == ',' || r == '=' || r == '"' || r == 0x7F
 	})
 }
@@ -182,8 +181,8 @@ func expired(attributes string, now time.Time) bool {
 		value = strings.Trim(strings.TrimSpace(value), `"`)
 		switch strings.ToLower(strings.TrimSpace(name)) {
 		case "max-age":
-			if seconds, err := strconv.ParseFloat(value, 64); err == nil {
-				hasAge, byAge = true, seconds <= 0
+			if digits := strings.TrimPrefix(value, "-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
+				hasAge, byAge = true, strings.Trim(value, "0") == "" || value[0] == '-'
 			}
 		case "expires":
 			if at, ok := parseExpires(value); ok {

@@ -126,6 +126,14 @@ func (o Object) Present(name string) []byte {
 	return value
 }
 
+// Text returns the Go string that the value of a name stands for, "" when it is no
+// string or not there.
+func (o Object) Text(name string) string {
+	value, _ := o.Get(name)
+	text, _ := Text(value)
+	return text
+}
+
 // OrNull returns value, or null when it is nil.
 func OrNull(value []byte) []byte {
 	if value == nil {

@@ -1,0 +1,340 @@
+package httpcall_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+	"unicode/utf8"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/retry"
+)
+
+func TestEveryStatusFrom200To299IsASuccess(t *testing.T) {
+	for _, status := range []int{200, 201, 202, 204, 206, 226, 299} {
+		want := fmt.Sprintf(`{"status":%d}`, status)
+		if status == 204 {
+			want = ""
+		}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, want)
+		}))
+		t.Cleanup(server.Close)
+		body, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), verifyCall(retry.Once))
+		if err != nil || string(body) != want {
+			t.Errorf("%d: got %q, %v", status, body, err)
+		}
+	}
+}
+
+// What else a server may do and still answer: announce its reply, end it with the
+// connection, send it in chunks, or refuse before it has read the call.
+func TestUnusualRepliesAreReplies(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"HTTP/1.0":             {"HTTP/1.0 200 OK\r\n\r\n{}", "{}"},
+		"to the end":           {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}", "{}"},
+		"chunks and trailers":  {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;x=y\r\n}\r\n0\r\nX-Sum: 1\r\n\r\n", "{}"},
+		"hints before":         {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" + answerOK, "{}"},
+		"no reason phrase":     {"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\n{}", "{}"},
+		"more than its length": {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}{}", "{}"},
+	} {
+		server := serveRaw(t, func(conn *net.TCPConn, _ int) { say(conn, test.text) })
+		body, err := newClient(t, httpcall.Config{URL: server.URL, Resend: never}).Post(within(t), verifyCall(retry.Once))
+		if err != nil || string(body) != test.want {
+			t.Errorf("%s: got %q, %v", name, body, err)
+		}
+	}
+}
+
+// A server that refuses a large body without reading it is heard all the same.
+func TestEarlyRefusalIsHeard(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, heard := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = conn.Read(make([]byte, 1))
+		say(conn, "HTTP/1.1 413 Too Large\r\nContent-Type: text/plain\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
+		<-heard
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-served
+	})
+	defer close(heard)
+	call := verifyCall(retry.Repeatable)
+	call.Body = rawjson.Body{bytes.Repeat([]byte(" "), 64<<20)}
+	_, err = newClient(t, httpcall.Config{URL: "http://" + listener.Addr().String()}).Post(within(t), call)
+	if got := wantFailure(t, err); got.Status != 413 || !got.Terminal || !strings.Contains(got.Reason, "too large") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A reply may be as large as its limit and not a byte larger, whether it says how
+// large it is or not. That it is too large is no reason to ask for it again.
+func TestReplyIsBounded(t *testing.T) {
+	const limit = 100_000
+	for _, announced := range []bool{true, false} {
+		for _, size := range []int{0, 1, 511, 512, 513, limit - 1, limit, limit + 1, 3 * limit} {
+			t.Run(fmt.Sprintf("%d announced %v", size, announced), func(t *testing.T) {
+				requests := 0
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					requests++
+					_, _ = io.ReadAll(r.Body)
+					if announced {
+						w.Header().Set("Content-Length", strconv.Itoa(size))
+					}
+					_ = http.NewResponseController(w).Flush()
+					_, _ = w.Write(bytes.Repeat([]byte("x"), size))
+				}))
+				t.Cleanup(server.Close)
+				body, err := newClient(t, httpcall.Config{URL: server.URL, MaxReplyBytes: limit}).Post(within(t), verifyCall(retry.Repeatable))
+				if size <= limit {
+					if err != nil || len(body) != size {
+						t.Errorf("got %d bytes, %v", len(body), err)
+					}
+					return
+				}
+				got := wantFailure(t, err)
+				if !got.Terminal || got.Kind != "" || !strings.Contains(got.Reason, "limit of 100000 bytes") {
+					t.Errorf("terminal %v, kind %q: %s", got.Terminal, got.Kind, got.Reason)
+				}
+				if requests != 1 {
+					t.Errorf("sent %d times", requests)
+				}
+			})
+		}
+	}
+}
+
+// A reply without an end is given up as soon as it has passed its limit.
+func TestEndlessReplyIsGivenUp(t *testing.T) {
+	for _, status := range []int{200, 500} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(status)
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, strings.Repeat("all work and no play ", 1000)); err != nil {
+					return
+				}
+			}
+		}))
+		t.Cleanup(server.Close)
+		_, err := newClient(t, httpcall.Config{URL: server.URL, MaxReplyBytes: 1 << 20}).Post(within(t), verifyCall(retry.Repeatable))
+		if got := wantFailure(t, err); got.Terminal != (status == 200) || got.Status != status%200 && status == 200 {
+			t.Errorf("%d: terminal %v: %.200s", status, got.Terminal, got.Reason)
+		}
+	}
+}
+
+// A server that announces more than it has does not get memory for it.
+func TestAnnouncedLengthIsNotBelieved(t *testing.T) {
+	server := serveRaw(t, func(conn *net.TCPConn, _ int) {
+		say(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n{")
+	})
+	client := newClient(t, httpcall.Config{URL: server.URL, Resend: never})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := client.Post(within(t), verifyCall(retry.Repeatable))
+	runtime.ReadMemStats(&after)
+	wantFailure(t, err)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("the call took %d MB", took>>20)
+	}
+}
+
+// The words of a refusal are read, bounded, whatever it is.
+func TestRefusalIsReadAndBounded(t *testing.T) {
+	for _, test := range []struct {
+		name, contentType, body string
+		want                    string
+	}{
+		{"JSON", "application/json", `{"detail":"no free GPU"}`, "resources server weather refused POST /verify with 503 Service Unavailable: no free GPU"},
+		{"text", "text/plain", "upstream connect error", "503 Service Unavailable: upstream connect error"},
+		{"HTML", "text/html", "<html><head><title>503</title></head><body><h1>Busy</h1></body></html>", "503 Service Unavailable: Busy"},
+		{"nothing", "", "", "503 Service Unavailable: Service Unavailable"},
+		{"long text", "text/plain", strings.Repeat("é", 5<<20), "503 Service Unavailable: éééé"},
+		{"bytes", "application/octet-stream", "\xff\xfe\x00\x01", "503 Service Unavailable: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.ReadAll(r.Body)
+				w.Header()["Content-Type"] = []string{test.contentType}
+				w.WriteHeader(503)
+				_, _ = io.WriteString(w, test.body)
+			}))
+			t.Cleanup(server.Close)
+			_, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), verifyCall(retry.Repeatable))
+			got := wantFailure(t, err)
+			if !strings.Contains(got.Reason, test.want) || utf8.RuneCountInString(got.Reason) > failures.MaxReason || !utf8.ValidString(got.Reason) {
+				t.Errorf("reason of %d characters: %.300q, want %q in it", utf8.RuneCountInString(got.Reason), got.Reason, test.want)
+			}
+			if got.Kind != failures.VerifierError || got.Err != nil {
+				t.Errorf("kind %q, error %v", got.Kind, got.Err)
+			}
+		})
+	}
+}
+
+// Compression is not asked for; a reply that is compressed all the same cannot be
+// passed on.
+func TestCompressedReplyIsRefused(t *testing.T) {
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
+	_ = w.Close()
+	for _, test := range []struct {
+		encoding string
+		status   int
+		body     string
+		terminal bool
+		want     string // "": a success
+	}{
+		{"gzip", 200, zipped.String(), true, "it is encoded (gzip), which was not asked for"},
+		{"br", 200, "\x0b\x02\x80{}\x03", true, "it is encoded (br)"},
+		{"identity", 200, "{}", false, ""},
+		{"Identity", 200, "{}", false, ""},
+		{"", 200, "{}", false, ""},
+		{"gzip", 503, zipped.String(), false, "503 Service Unavailable: Service Unavailable"},
+		{"identity", 503, `{"detail":"no free GPU"}`, false, "no free GPU"},
+	} {
+		t.Run(fmt.Sprint(test.encoding, " ", test.status), func(t *testing.T) {
+			requests := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				requests++
+				if accepted := r.Header.Values("Accept-Encoding"); len(accepted) > 0 {
+					t.Errorf("asked for %q", accepted)
+				}
+				w.Header().Set("Content-Encoding", test.encoding)
+				w.WriteHeader(test.status)
+				_, _ = io.WriteString(w, test.body)
+			}))
+			t.Cleanup(server.Close)
+			body, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), verifyCall(retry.Repeatable))
+			if test.want == "" {
+				if err != nil || string(body) != test.body {
+					t.Errorf("got %q, %v", body, err)
+				}
+				return
+			}
+			got := wantFailure(t, err)
+			if got.Terminal != test.terminal || !strings.Contains(got.Reason, test.want) || requests != 1 {
+				t.Errorf("terminal %v after %d requests: %q", got.Terminal, requests, got.Reason)
+			}
+		})
+	}
+}
+
+// Retry-After comes in two forms and as nonsense (C23).
+func TestRetryAfterIsRead(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		header string
+		want   time.Duration
+	}{
+		{"", 0},
+		{"0", 0},
+		{"7", 7 * time.Second},
+		{" 7 ", 7 * time.Second},
+		{"1.5", 1500 * time.Millisecond},
+		{now.Add(90 * time.Second).Format(http.TimeFormat), 90 * time.Second},
+		{now.Add(90 * time.Second).Format("Monday, 02-Jan-06 15:04:05 GMT"), 90 * time.Second},
+		{now.Add(-time.Hour).Format(http.TimeFormat), 0},
+		{now.Add(48 * time.Hour).Format(http.TimeFormat), 10 * time.Minute},
+		{"-5", 0},
+		{"abc", 0},
+		{"1e9", 0},
+		{"NaN", 0},
+		{"0x10", 0},
+		{"5 seconds", 0},
+		{"999999999", 10 * time.Minute},
+		{strings.Repeat("9", 400), 10 * time.Minute},
+		{"...", 0},
+	} {
+		for _, status := range []int{429, 503, 422} {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", test.header)
+				w.WriteHeader(status)
+			}))
+			client := newClient(t, httpcall.Config{URL: server.URL, Now: func() time.Time { return now }})
+			_, err := client.Post(within(t), verifyCall(retry.Repeatable))
+			if got := wantFailure(t, err); got.RetryAfter != test.want {
+				t.Errorf("%q with %d: %s, want %s", test.header, status, got.RetryAfter, test.want)
+			}
+			server.Close()
+		}
+	}
+}
+
+// Forward returns what came, whatever its status.
+func TestForwardReturnsRefusals(t *testing.T) {
+	for _, status := range []int{200, 204, 404, 422, 500} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(status)
+			if status != 204 {
+				_, _ = io.WriteString(w, `{"detail":1.0}`)
+			}
+		}))
+		t.Cleanup(server.Close)
+		reply, err := newClient(t, httpcall.Config{URL: server.URL}).Forward(within(t), verifyCall(retry.Repeatable))
+		want := `{"detail":1.0}`
+		if status == 204 {
+			want = ""
+		}
+		if err != nil || reply.Status != status || string(reply.Body) != want || reply.ContentType != "application/problem+json" {
+			t.Errorf("%d: got %d %q %q, %v", status, reply.Status, reply.ContentType, reply.Body, err)
+		}
+	}
+	_, err := newClient(t, httpcall.Config{URL: refusedURL(t), Resend: never}).Forward(within(t), verifyCall(retry.Repeatable))
+	if got := wantFailure(t, err); got.Kind != failures.TransportUnreachable {
+		t.Errorf("kind %q", got.Kind)
+	}
+}
+
+func TestReadAll(t *testing.T) {
+	broken := io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(io.ErrUnexpectedEOF))
+	for _, test := range []struct {
+		name             string
+		reader           io.Reader
+		announced, limit int64
+		want             string
+		err              error
+	}{
+		{"all", strings.NewReader("abcdef"), -1, 100, "abcdef", nil},
+		{"announced", strings.NewReader("abcdef"), 6, 6, "abcdef", nil},
+		{"byte by byte", iotest.OneByteReader(strings.NewReader("abcdef")), 6, 6, "abcdef", nil},
+		{"data with the end", iotest.DataErrReader(strings.NewReader("abcdef")), -1, 6, "abcdef", nil},
+		{"more than announced", strings.NewReader("abcdef"), 2, 6, "abcdef", nil},
+		{"too much announced", strings.NewReader(""), 7, 6, "", httpcall.ErrTooLarge},
+		{"too much", strings.NewReader("abcdefg"), -1, 6, "", httpcall.ErrTooLarge},
+		{"nothing", strings.NewReader(""), 0, 0, "", nil},
+		{"broken", broken, 6, 6, "", io.ErrUnexpectedEOF},
+		// An end that came wrapped is an error of whoever wrapped it.
+		{"an error about an end", io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(fmt.Errorf("tunnel: %w", io.EOF))), -1, 6, "", io.EOF},
+	} {
+		got, err := httpcall.ReadAll(test.reader, test.announced, test.limit)
+		if string(got) != test.want || (test.err == nil) != (err == nil) || test.err != nil && !strings.Contains(err.Error(), test.err.Error()) {
+			t.Errorf("%s: got %q, %v; want %q, %v", test.name, got, err, test.want, test.err)
+		}
+	}
+}
