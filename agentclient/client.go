@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
@@ -80,13 +81,13 @@ type Session struct {
 	client  *Client
 	id      string
 	episode protocol.EpisodeID
-	jar     *httpcall.Jar
+	jar     *cookies.Jar
 }
 
 // Session makes the session of that id. Nothing is sent. The values of its
 // cookies become secrets.
 func (c *Client) Session(id string, episode protocol.EpisodeID, secrets *failures.Secrets) *Session {
-	return &Session{client: c, id: id, episode: episode, jar: httpcall.NewJar(secrets)}
+	return &Session{client: c, id: id, episode: episode, jar: cookies.NewJar(secrets)}
 }
 
 // ID is the session's id.
@@ -174,8 +175,8 @@ func (s *Session) Close(ctx context.Context) (Receipt, error) {
 	if receipt.PartialResponse != nil && checkResponse(receipt.PartialResponse) != "" {
 		receipt.PartialResponse = nil // it is for verifying, and no verifier could
 	}
-	if cookies := reply.Present("resources_cookies"); cookies != nil {
-		if receipt.Cookies, err = httpcall.ParseCookies(cookies); err != nil {
+	if brought := reply.Present("resources_cookies"); brought != nil {
+		if receipt.Cookies, err = cookies.Parse(brought); err != nil {
 			return Receipt{}, s.notContract(call, "resources_cookies: "+err.Error())
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"example.com/turn/agentclient"
 	"example.com/turn/failures"
-	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/scripted"
 	"example.com/turn/protocol"
 	"example.com/turn/retry"
@@ -28,7 +28,7 @@ var task = protocol.TaskID{Taskset: "weather", TaskID: "task/1 <é>"}
 // own that is emptied when the test ends.
 func newSession(t *testing.T, servers *scripted.Servers, episode protocol.EpisodeID, config agentclient.Config) *agentclient.Session {
 	t.Helper()
-	pool := httpcall.NewTransport()
+	pool := pool.New()
 	t.Cleanup(pool.CloseIdleConnections)
 	config.URL, config.Transport = servers.AgentURL, pool
 	config.Resend = retry.Resend{Pause: time.Millisecond}
@@ -292,7 +292,7 @@ func TestRefusalsHaveTheirStage(t *testing.T) {
 }
 
 // What broke a connection decides whether the agent may have run: its seed and its
-// close come again, its answer never (C16).
+// close come again, its answer never.
 func TestOnlyTheAnswerIsNotAskedForAgain(t *testing.T) {
 	for _, drop := range []scripted.Drop{scripted.BeforeRead, scripted.AfterRead, scripted.Garbage, scripted.MidHeaders, scripted.MidBody} {
 		for _, call := range calls {

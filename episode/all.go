@@ -88,7 +88,6 @@ func (b *batch) dispatch(ctx context.Context, d *Driver, requests iter.Seq[*Requ
 			for attempt := range Attempts(ctx, d, request, policy) {
 				outcome.Attempt = attempt
 			}
-			outcome.Again = false
 			b.outcomes <- outcome
 		})
 	}

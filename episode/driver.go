@@ -13,7 +13,7 @@ import (
 
 	"example.com/turn/agentclient"
 	"example.com/turn/failures"
-	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/protocol"
 	"example.com/turn/resourcesclient"
 )
@@ -120,7 +120,7 @@ func NewDriver(config Config) (*Driver, error) {
 	}
 	idle := func() {}
 	if config.Transport == nil {
-		pool := httpcall.NewTransport()
+		pool := pool.New()
 		config.Transport, idle = pool, pool.CloseIdleConnections
 	}
 	if config.Resources.Transport == nil {
@@ -143,6 +143,9 @@ func NewDriver(config Config) (*Driver, error) {
 		drain:     drain,
 	}, nil
 }
+
+// Config is the configuration in force: what was given, with its defaults.
+func (d *Driver) Config() Config { return d.config }
 
 // Resources is the driver's client of the resources server.
 func (d *Driver) Resources() *resourcesclient.Client { return d.resources }

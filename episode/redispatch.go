@@ -17,6 +17,12 @@ type Attempt struct {
 	Again bool          // the policy has another attempt follow
 }
 
+// Unsettled reports whether nothing can be said of the rollout yet: the attempt was
+// given up from outside, or the one that should have followed it was.
+func (a Attempt) Unsettled() bool {
+	return a.Failure != nil && (a.Again || a.Failure.CutShort())
+}
+
 // Attempts runs a request and, after a failure that is not terminal, runs it again
 // as the next attempt, as often as the policy has it (section 5). It yields each
 // attempt when its closes have ended; they never overlap.
@@ -25,7 +31,7 @@ type Attempt struct {
 // attempt, when the driver drains, and when a further attempt was not admitted:
 // the attempts yielded before say more than a time-out of ours would. A first
 // attempt that was not admitted is not followed by another: whoever asked may
-// wait in line again.
+// wait in line again. The last attempt that it yields is then [Attempt.Unsettled].
 func Attempts(ctx context.Context, d *Driver, r *Request, policy retry.Policy) iter.Seq[Attempt] {
 	return func(yield func(Attempt) bool) {
 		request := *r

@@ -72,6 +72,19 @@ func (r *Request) checked() (*Request, error) {
 	return &checked, f.err()
 }
 
+// CheckParams reports what is wrong with responses_create_params, as an
+// *[InvalidRequest].
+func CheckParams(params []byte) error {
+	f := &faults{}
+	path := []string{"responses_create_params"}
+	if err := rawjson.Check(params); err != nil {
+		f.add("json_invalid", path, nil, "%s", err)
+	} else {
+		checkParams(f, path, params)
+	}
+	return f.err()
+}
+
 // parse looks at the bodies of a request that a program made.
 func (r *Request) parse(f *faults) {
 	r.Params = bytes.TrimSpace(r.Params)

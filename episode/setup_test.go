@@ -141,14 +141,22 @@ func (b *bubble) driver(t *testing.T, change func(*episode.Config)) (d *episode.
 func (b *bubble) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	b.called = append(b.called, r.URL.Path)
+	over := b.over
 	b.mu.Unlock()
-	for suffix, handler := range b.over {
+	for suffix, handler := range over {
 		if strings.HasSuffix(r.URL.Path, suffix) {
 			handler(w, r)
 			return
 		}
 	}
 	answer(w, r)
+}
+
+// takeOver changes which paths the test answers.
+func (b *bubble) takeOver(over map[string]http.HandlerFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = over
 }
 
 func (b *bubble) paths() []string {

@@ -14,7 +14,7 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
-	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/scripted"
 )
 
@@ -150,7 +150,7 @@ func TestWhatAMissingConnectionMeans(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			servers := scripted.New(t)
 			config := configFor(servers)
-			transport := httpcall.NewTransport()
+			transport := pool.New()
 			transport.DialContext = test.dial
 			config.Resources.Transport = transport
 			f := mustFail(t, newDriver(t, config).Run(t.Context(), newRequest()))

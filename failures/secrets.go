@@ -1,6 +1,7 @@
 package failures
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +16,8 @@ const minSecret = 6
 // has none; it is safe for use by several goroutines.
 type Secrets struct {
 	mu     sync.Mutex
-	values []string // longest first: one may be part of another
+	values map[string]bool
+	masker *strings.Replacer // of values; nil until it is needed
 }
 
 // Add makes value a secret, unless it is shorter than six characters.
@@ -25,15 +27,13 @@ func (s *Secrets) Add(value string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, found := slices.BinarySearchFunc(s.values, value, func(have, want string) int {
-		if len(have) != len(want) {
-			return len(want) - len(have)
-		}
-		return strings.Compare(have, want)
-	})
-	if !found {
-		s.values = slices.Insert(s.values, at, value)
+	if s.values[value] {
+		return
 	}
+	if s.values == nil {
+		s.values = map[string]bool{}
+	}
+	s.values[value], s.masker = true, nil
 }
 
 // Mask returns text with every secret replaced by "***". A nil s masks nothing.
@@ -43,8 +43,18 @@ func (s *Secrets) Mask(text string) string {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, value := range s.values {
-		text = strings.ReplaceAll(text, value, "***")
+	if s.masker == nil {
+		s.masker = newMasker(s.values)
 	}
-	return text
+	return s.masker.Replace(text)
+}
+
+// newMasker masks the longer of two secrets where one begins with the other.
+func newMasker(values map[string]bool) *strings.Replacer {
+	longestFirst := slices.SortedFunc(maps.Keys(values), func(a, b string) int { return len(b) - len(a) })
+	pairs := make([]string, 0, 2*len(values))
+	for _, value := range longestFirst {
+		pairs = append(pairs, value, "***")
+	}
+	return strings.NewReplacer(pairs...)
 }

@@ -127,7 +127,7 @@ func (a DirectHTTPAccess) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `,"required":true,"base_url":`...)
 	dst = rawjson.AppendText(dst, a.BaseURL)
 	dst = append(dst, `,"cookies":`...)
-	dst = appendPairs(dst, a.Cookies)
+	dst = AppendPairs(dst, a.Cookies)
 	return append(dst, `,"headers":{}}`...)
 }
 
@@ -172,7 +172,7 @@ func (a MCPAccess) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `,"required":true,"connection":{"transport":"streamable_http","url":`...)
 	dst = rawjson.AppendText(dst, a.URL)
 	dst = append(dst, `,"headers":`...)
-	dst = appendPairs(dst, a.Headers)
+	dst = AppendPairs(dst, a.Headers)
 	return append(dst, `}}`...)
 }
 
@@ -204,7 +204,8 @@ func AppendToolAccesses(dst []byte, accesses []ToolAccess) []byte {
 	return append(dst, ']')
 }
 
-func appendPairs(dst []byte, pairs []Pair) []byte {
+// AppendPairs appends pairs as a JSON object of strings.
+func AppendPairs(dst []byte, pairs []Pair) []byte {
 	dst = append(dst, '{')
 	for i, pair := range pairs {
 		if i > 0 {

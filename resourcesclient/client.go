@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
@@ -93,13 +94,13 @@ type Session struct {
 	client  *Client
 	id      string
 	episode protocol.EpisodeID
-	jar     *httpcall.Jar
+	jar     *cookies.Jar
 }
 
 // Session makes the session of that id. Nothing is sent. The values of its
 // cookies become secrets.
 func (c *Client) Session(id string, episode protocol.EpisodeID, secrets *failures.Secrets) *Session {
-	return &Session{client: c, id: id, episode: episode, jar: httpcall.NewJar(secrets)}
+	return &Session{client: c, id: id, episode: episode, jar: cookies.NewJar(secrets)}
 }
 
 // ID is the session's id.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/turn/failures"
-	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/internal/scripted"
 	"example.com/turn/protocol"
@@ -28,7 +28,7 @@ var task = protocol.TaskID{Taskset: "weather", TaskID: "task/1 <é>"}
 // own that is emptied when the test ends.
 func newSession(t *testing.T, servers *scripted.Servers, episode protocol.EpisodeID, config resourcesclient.Config) *resourcesclient.Session {
 	t.Helper()
-	pool := httpcall.NewTransport()
+	pool := pool.New()
 	t.Cleanup(pool.CloseIdleConnections)
 	config.URL, config.Transport = servers.ResourcesURL, pool
 	config.Resend = retry.Resend{Pause: time.Millisecond}
@@ -102,8 +102,7 @@ func TestCallsAreTheContracts(t *testing.T) {
 	}
 }
 
-// A seed whose reply was lost, and with it the cookie, is closed by its id alone
-// (C1).
+// A seed whose reply was lost, and with it the cookie, is closed by its id alone.
 func TestCloseNeedsNoCookie(t *testing.T) {
 	servers := scripted.New(t)
 	servers.Play(scripted.Script{scripted.Seed: {{Drop: scripted.AfterRead}}})
@@ -339,7 +338,7 @@ func TestFailuresAboutTheSession(t *testing.T) {
 func TestAggregateMetricsIsForwardedUnread(t *testing.T) {
 	servers := scripted.New(t)
 	servers.Play(scripted.Script{scripted.Metrics: {{Default: true}, {Status: 422, Raw: new("not JSON"), ContentType: "text/plain"}}})
-	pool := httpcall.NewTransport()
+	pool := pool.New()
 	t.Cleanup(pool.CloseIdleConnections)
 	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL + "/", Transport: pool, Observability: true})
 	reply, err := client.AggregateMetrics(within(t), []byte(`{"any": NaN`))
@@ -369,7 +368,7 @@ func TestNameAndURL(t *testing.T) {
 // Sessions of one client have jars of their own.
 func TestSessionsShareNoCookies(t *testing.T) {
 	servers := scripted.New(t)
-	pool := httpcall.NewTransport()
+	pool := pool.New()
 	t.Cleanup(pool.CloseIdleConnections)
 	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL, Transport: pool})
 	one := client.Session("resources-session-1", protocol.EpisodeID{RolloutID: "r"}, nil)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 )
 
 type demoCommand struct {
@@ -30,6 +31,10 @@ func (c *demoCommand) run(ctx context.Context, p program) error {
 		Str("agent", e.agentURL()).Str("agent_name", e.environment.AgentName).
 		Any("tool_transports", e.environment.ToolTransports).
 		Msg("serving")
-	<-ctx.Done()
-	return e.close()
+	select {
+	case <-ctx.Done():
+		return e.close()
+	case err := <-e.broken:
+		return errors.Join(err, e.close())
+	}
 }

@@ -19,6 +19,7 @@ type embedded struct {
 	resources, agent  *http.Server
 	resourcesListener net.Listener
 	agentListener     net.Listener
+	broken            chan error // what ended a server that was not closed
 }
 
 // serveEmbedded serves an environment on the two addresses.
@@ -31,6 +32,7 @@ func serveEmbedded(name, resourcesAddress, agentAddress string, logger zerolog.L
 		environment: environment,
 		resources:   &http.Server{Handler: environment.Resources, ReadHeaderTimeout: time.Minute},
 		agent:       &http.Server{Handler: environment.Agent, ReadHeaderTimeout: time.Minute},
+		broken:      make(chan error, 2),
 	}
 	if e.resourcesListener, err = net.Listen("tcp", resourcesAddress); err != nil {
 		return nil, fmt.Errorf("cannot listen: %w", err)
@@ -39,14 +41,14 @@ func serveEmbedded(name, resourcesAddress, agentAddress string, logger zerolog.L
 		_ = e.resourcesListener.Close()
 		return nil, fmt.Errorf("cannot listen: %w", err)
 	}
-	go e.serve(e.resources, e.resourcesListener, logger)
-	go e.serve(e.agent, e.agentListener, logger)
+	go e.serve(e.resources, e.resourcesListener)
+	go e.serve(e.agent, e.agentListener)
 	return e, nil
 }
 
-func (e *embedded) serve(server *http.Server, listener net.Listener, logger zerolog.Logger) {
+func (e *embedded) serve(server *http.Server, listener net.Listener) {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		logger.Error().Err(err).Msg("an embedded server stopped")
+		e.broken <- fmt.Errorf("an embedded server stopped: %w", err)
 	}
 }
 

@@ -30,8 +30,7 @@ type serverFlags struct {
 
 // protocolFlags say how episodes are driven. Limits that are not set are none.
 type protocolFlags struct {
-	QueueTimeout   time.Duration `help:"How long an episode may wait for admission when --concurrency is reached." default:"30s"`
-	EpisodeTimeout time.Duration `help:"Limit on calls 1 to 6 of one attempt." placeholder:"D"`
+	EpisodeTimeout time.Duration `help:"Limit on calls 1 to 6 of one attempt (0: none)." default:"6h"`
 	SeedTimeout    time.Duration `help:"Limit on each of the two seeds." placeholder:"D"`
 	AgentTimeout   time.Duration `help:"Time that the agent has for its answer; then what there is of it is verified." placeholder:"D"`
 	VerifyTimeout  time.Duration `help:"Limit on verify." placeholder:"D"`
@@ -59,7 +58,7 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 func (b byteSize) String() string { return humanize.IBytes(uint64(b)) }
 
 // driverConfig is the configuration that the flags make.
-func driverConfig(servers serverFlags, flags protocolFlags, concurrency int, logger zerolog.Logger) episode.Config {
+func driverConfig(servers serverFlags, flags protocolFlags, logger zerolog.Logger) episode.Config {
 	return episode.Config{
 		Resources: resourcesclient.Config{
 			URL:           servers.Resources,
@@ -76,8 +75,6 @@ func driverConfig(servers serverFlags, flags protocolFlags, concurrency int, log
 			Logger:        logger,
 		},
 		ToolTransports: servers.ToolTransport,
-		Concurrency:    concurrency,
-		QueueTimeout:   flags.QueueTimeout,
 		EpisodeTimeout: flags.EpisodeTimeout,
 		SeedTimeout:    flags.SeedTimeout,
 		AgentTimeout:   flags.AgentTimeout,
@@ -87,17 +84,20 @@ func driverConfig(servers serverFlags, flags protocolFlags, concurrency int, log
 	}
 }
 
-// logLimits adds the servers and every limit of an episode to a log line.
-func logLimits(event *zerolog.Event, servers serverFlags, flags protocolFlags, policy retry.Policy) *zerolog.Event {
+// logLimits adds the servers and every limit of an episode that is in force to a
+// log line.
+func logLimits(event *zerolog.Event, driver *episode.Driver, flags protocolFlags, policy retry.Policy) *zerolog.Event {
+	config := driver.Config()
 	return event.
-		Str("resources", servers.Resources).Str("resources_name", servers.ResourcesName).
-		Str("agent", servers.Agent).Str("agent_name", servers.AgentName).
-		Any("tool_transports", servers.ToolTransport).
-		Str("episode_timeout", orNone(flags.EpisodeTimeout)).Str("seed_timeout", orNone(flags.SeedTimeout)).
-		Str("agent_timeout", orNone(flags.AgentTimeout)).Str("verify_timeout", orNone(flags.VerifyTimeout)).
-		Str("cleanup_timeout", flags.CleanupTimeout.String()).
+		Str("resources", config.Resources.URL).Str("resources_name", config.Resources.ServerName()).
+		Str("agent", config.Agent.URL).Str("agent_name", config.Agent.ServerName()).
+		Any("tool_transports", config.ToolTransports).
+		Str("episode_timeout", orNone(config.EpisodeTimeout)).Str("seed_timeout", orNone(config.SeedTimeout)).
+		Str("agent_timeout", orNone(config.AgentTimeout)).Str("verify_timeout", orNone(config.VerifyTimeout)).
+		Str("cleanup_timeout", config.CleanupTimeout.String()).
 		Int("max_attempts", policy.MaxAttempts).Str("retry_backoff", policy.Backoff.String()).
-		Int("resends", retry.DefaultResends).Stringer("max_reply_bytes", flags.MaxReplyBytes).
+		Int("resends", retry.DefaultResends).Str("resend_pause", retry.DefaultPause.String()).
+		Stringer("max_reply_bytes", flags.MaxReplyBytes).
 		Bool("token_capture", flags.TokenCapture).Bool("observability", flags.Observability)
 }
 
@@ -120,22 +120,20 @@ func newDriver(config episode.Config, hint string) (*episode.Driver, error) {
 // attemptsVariable is how NeMo Gym tells its processes the number of attempts.
 const attemptsVariable = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 
-// policy is the redispatch policy, with the given number of attempts where
-// neither a flag nor the environment says another.
+// policy is the redispatch policy, with the given number of attempts where no flag
+// says another.
 func (f protocolFlags) policy(attempts int) (retry.Policy, error) {
 	policy := retry.Policy{MaxAttempts: attempts, Backoff: f.RetryBackoff}
 	if f.MaxAttempts != nil {
 		policy.MaxAttempts = *f.MaxAttempts
+		if policy.MaxAttempts < 1 {
+			return policy, errors.New("--max-attempts must be at least 1")
+		}
 	}
-	switch {
-	case policy.MaxAttempts < 1:
-		return policy, errors.New("the number of attempts must be at least 1")
-	case policy.Backoff < 0:
-		return policy, errors.New("the retry back-off must not be negative")
-	case policy.Backoff == 0:
-		policy.Backoff = time.Nanosecond // 0 is the policy's default
+	if policy.Backoff <= 0 {
+		return policy, errors.New("--retry-backoff must be more than 0")
 	}
-	return policy, nil
+	return policy, policy.Validate()
 }
 
 // gymAttempts is the number of attempts when no flag says it.
@@ -145,8 +143,8 @@ func gymAttempts() (int, error) {
 		return retry.DefaultMaxAttempts, nil
 	}
 	attempts, err := strconv.Atoi(text)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %q is not a number", attemptsVariable, text)
+	if err != nil || attempts < 1 {
+		return 0, fmt.Errorf("%s: %q is not a number from 1 on", attemptsVariable, text)
 	}
 	return attempts, nil
 }

@@ -8,12 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 )
 
 func main() {
+	// net/http prints what it finds odd about a connection, bytes of replies
+	// included. They may be secrets, and nothing follows from them.
+	log.SetOutput(io.Discard)
 	os.Exit(program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}.main())
 }
 
@@ -144,6 +149,11 @@ func helpCommand(parsed *kong.Context) string {
 	return "turn --help"
 }
 
-// formatHelp is a flag's help text without its environment variable, which
-// follows from its name.
-func formatHelp(value *kong.Value) string { return value.Help }
+// formatHelp is a flag's help text with the default that its placeholder hides. Its
+// environment variable follows from its name.
+func formatHelp(value *kong.Value) string {
+	if value.HasDefault && value.Flag != nil && value.Flag.PlaceHolder != "" {
+		return fmt.Sprintf("%s (default %s)", strings.TrimSuffix(value.Help, "."), value.Default) + "."
+	}
+	return value.Help
+}

@@ -192,8 +192,8 @@ func TestServePrintsWhereItIsAndWhatHolds(t *testing.T) {
 			t.Errorf("POST to the printed address %s: %+v", address, got)
 		}
 		want := map[string]any{
-			"seed_timeout": "5s", "agent_timeout": "none", "verify_timeout": "none", "episode_timeout": "none",
-			"cleanup_timeout": "3m0s", "queue_timeout": "30s", "grace": "1m0s", "concurrency": "no limit",
+			"seed_timeout": "5s", "agent_timeout": "none", "verify_timeout": "none", "episode_timeout": "6h0m0s",
+			"cleanup_timeout": "3m0s", "grace": "1m0s", "concurrency": "no limit",
 			"max_attempts": 3.0, "retry_backoff": "1s", "resends": 3.0, "max_reply_bytes": "1.0 GiB",
 		}
 		for name, value := range want {

@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"example.com/turn/episode"
 	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/progress"
@@ -25,7 +27,7 @@ type runCommand struct {
 	Embedded          string        `help:"Run against an embedded environment instead of --resources and --agent: weather." placeholder:"NAME"`
 	Concurrency       int           `help:"How many episodes are in flight." default:"64"`
 	Repeats           int           `help:"Rollouts of each row." default:"1"`
-	Limit             int           `help:"Read only the first N rows (0: all)." default:"0" placeholder:"N"`
+	Limit             int           `help:"Read only the first N rows (default: all)." placeholder:"N"`
 	Taskset           string        `help:"Taskset of flat rows (default: their task_source, or the dataset's name)." placeholder:"NAME"`
 	Param             []param       `help:"Set a field of responses_create_params in every row." placeholder:"NAME=JSON" sep:"none"`
 	AllowDuplicateIDs bool          `name:"allow-duplicate-ids" help:"Let two different rows have one task id."`
@@ -87,14 +89,14 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 		defer func() { _ = e.close() }() // its sessions end with this process
 		c.drive(e)
 	}
-	driver, err := newDriver(driverConfig(c.serverFlags, c.protocolFlags, 0, logger), runHint)
+	driver, err := newDriver(driverConfig(c.serverFlags, c.protocolFlags, logger), runHint)
 	if err != nil {
 		return err
 	}
 	defer driver.Close()
 
 	if !c.Quiet {
-		c.logStart(logger, policy)
+		c.logStart(logger, driver, policy)
 	}
 	signalled, stop := untilSignal(ctx)
 	defer stop()
@@ -111,7 +113,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	}
 	summary, err := collect.Run(ctx, collect.Config{
 		Dataset:           c.Dataset,
-		Stdin:             p.Stdin,
+		Stdin:             untilStopped(signalled, p.Stdin),
 		Output:            c.Output,
 		Overwrite:         c.Overwrite,
 		Resume:            c.Resume,
@@ -138,9 +140,9 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 }
 
 // logStart says every limit that is in force.
-func (c *runCommand) logStart(logger zerolog.Logger, policy retry.Policy) {
+func (c *runCommand) logStart(logger zerolog.Logger, driver *episode.Driver, policy retry.Policy) {
 	event := logger.Info().Str("dataset", c.Dataset).Int("concurrency", c.Concurrency).Str("grace", c.Grace.String())
-	logLimits(event, c.serverFlags, c.protocolFlags, policy).Msg("running")
+	logLimits(event, driver, c.protocolFlags, policy).Msg("running")
 }
 
 // check reports flags that do not go together.
@@ -185,6 +187,28 @@ func (c *runCommand) params() []collect.Param {
 	}
 	return params
 }
+
+// untilStopped reads from r until ctx ends, also when r has nothing to give: a
+// terminal, or a pipe that nobody writes to. What is read of r is then lost, as it
+// is when the process ends.
+func untilStopped(ctx context.Context, r io.Reader) io.Reader {
+	out, in := io.Pipe()
+	var begin sync.Once
+	context.AfterFunc(ctx, func() { _ = out.CloseWithError(collect.ErrStopped) }) // it never fails
+	return readerFunc(func(p []byte) (int, error) {
+		begin.Do(func() {
+			go func() { // ends with its input, at the latest with the process
+				_, err := io.Copy(in, r)
+				_ = in.CloseWithError(err) // it never fails
+			}()
+		})
+		return out.Read(p)
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // progress makes the meter of the run and the screen that shows it.
 func (c *runCommand) progress(w io.Writer) (*progress.Meter, *progress.Screen) {

@@ -11,13 +11,15 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/internal/envserver"
+	"example.com/turn/internal/telemetry"
 	"example.com/turn/retry"
 )
 
 type serveCommand struct {
 	Listen string `help:"Address to listen on." default:"127.0.0.1:8002" placeholder:"ADDR"`
 	serverFlags
-	Concurrency int `help:"How many episodes run at once; others wait (0: no limit)." default:"0" placeholder:"N"`
+	Concurrency  int           `help:"How many episodes run at once; others wait (default: no limit)." placeholder:"N"`
+	QueueTimeout time.Duration `help:"How long an episode may wait for admission when --concurrency is reached." default:"30s"`
 	protocolFlags
 	Legacy bool          `help:"Take flat rows too, as single_agent_turn_legacy does."`
 	Compat string        `help:"NeMo Gym to be compatible with: ${enum}." enum:"0.7,main" default:"0.7"`
@@ -44,7 +46,10 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 		return usage(serveHint, "%w", err)
 	}
 	logger := newLogger(p.Stderr, p.Stderr)
-	config := driverConfig(c.serverFlags, c.protocolFlags, c.Concurrency, logger)
+	metrics := telemetry.New()
+	config := driverConfig(c.serverFlags, c.protocolFlags, logger)
+	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout
+	config.CloseFailed = metrics.CloseFailed
 	driver, err := newDriver(config, serveHint)
 	if err != nil {
 		return err
@@ -56,7 +61,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	c.logStart(logger, listener.Addr(), policy)
+	c.logStart(logger, listener.Addr(), driver, policy)
 	return envserver.New(envserver.Config{
 		Driver: driver,
 		Policy: policy,
@@ -67,8 +72,9 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 			Servers: []string{c.Name, c.ResourcesName, c.AgentName},
 			Agent:   c.AgentName,
 		},
-		Grace:  c.Grace,
-		Logger: logger,
+		Grace:   c.Grace,
+		Metrics: metrics,
+		Logger:  logger,
 	}).Serve(ctx, listener)
 }
 
@@ -90,20 +96,17 @@ func (c *serveCommand) policy() (retry.Policy, error) {
 }
 
 // logStart says where the server is and every limit that is in force.
-func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, policy retry.Policy) {
-	event := logger.Info().
-		Str("address", dialable(address)).Str("name", c.Name).
-		Str("concurrency", limitOf(c.Concurrency)).Str("queue_timeout", c.QueueTimeout.String()).
-		Str("grace", c.Grace.String()).Bool("legacy", c.Legacy).Str("compat", c.Compat).
-		Stringer("max_request_bytes", byteSize(envserver.MaxRequestBytes))
-	logLimits(event, c.serverFlags, c.protocolFlags, policy).Msg("listening")
-}
-
-func limitOf(n int) string {
-	if n == 0 {
-		return "no limit"
+func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, driver *episode.Driver, policy retry.Policy) {
+	event := logger.Info().Str("address", dialable(address)).Str("name", c.Name)
+	if c.Concurrency == 0 {
+		event.Str("concurrency", "no limit")
+	} else {
+		event.Int("concurrency", c.Concurrency).Str("queue_timeout", c.QueueTimeout.String())
 	}
-	return fmt.Sprint(n)
+	event.Str("grace", c.Grace.String()).Bool("legacy", c.Legacy).Str("compat", c.Compat).
+		Stringer("max_request_bytes", byteSize(envserver.MaxRequestBytes)).
+		Str("read_header_timeout", envserver.ReadHeaderTimeout.String())
+	logLimits(event, driver, c.protocolFlags, policy).Msg("listening")
 }
 
 // dialable is a listener's address as a client on this machine can dial it: one

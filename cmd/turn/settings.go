@@ -67,11 +67,11 @@ func (s settings) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, 
 	case nil, string, bool:
 		return value, nil
 	case []any:
-		texts := make([]string, len(value))
+		texts := make([]any, len(value))
 		for i, element := range value {
 			texts[i] = fmt.Sprint(element)
 		}
-		return strings.Join(texts, ","), nil
+		return texts, nil
 	case map[string]any:
 		return nil, fmt.Errorf("configuration %s: want one value or a list", s.file)
 	default:

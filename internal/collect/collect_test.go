@@ -112,6 +112,34 @@ func readLines(t *testing.T, path string) []line {
 	return lines
 }
 
+// allClosed checks that every session that was seeded was closed. A close may be there
+// for a seed that was given up before it was sent.
+func (b *bench) allClosed(t *testing.T) {
+	t.Helper()
+	for seed, closing := range map[scripted.Route]scripted.Route{scripted.Seed: scripted.CloseSession, scripted.AgentSeed: scripted.AgentClose} {
+		closed := map[string]bool{}
+		for _, call := range b.Calls() {
+			if call.Route == closing {
+				closed[sessionOf(call)] = true
+			}
+		}
+		for _, call := range b.Calls() {
+			if call.Route == seed && !closed[sessionOf(call)] {
+				t.Errorf("session %s is left open", sessionOf(call))
+			}
+		}
+	}
+}
+
+func sessionOf(call scripted.Call) string {
+	var ids struct {
+		Resources string `json:"resources_session_id"`
+		Agent     string `json:"agent_session_id"`
+	}
+	_ = json.Unmarshal(call.Body, &ids) // "" is in no log of a session
+	return ids.Resources + ids.Agent
+}
+
 func (b *bench) results(t *testing.T) []line { return readLines(t, b.config.Output) }
 func (b *bench) failures(t *testing.T) []line {
 	return readLines(t, collect.FilesOf(b.config.Output).Failures)
@@ -171,7 +199,7 @@ func TestOneBrokenTaskLeavesTheOthersAlone(t *testing.T) {
 	if summary.Done != 19 || summary.Failed != 1 || summary.Missing() != 0 || summary.Attempts != 22 {
 		t.Errorf("summary %+v, want 19 done and 1 failed in 22 attempts", summary)
 	}
-	want := []collect.FailureCount{{FailureClass: collect.FailureClass{Stage: failures.StageSeed}, Count: 1}}
+	want := []collect.FailureCount{{FailureGroup: collect.FailureGroup{Stage: failures.StageSeed}, Count: 1}}
 	if diff := cmp.Diff(want, summary.Failures()); diff != "" {
 		t.Errorf("failures (-want +got):\n%s", diff)
 	}
@@ -308,6 +336,8 @@ func TestADatasetWithAFault(t *testing.T) {
 		{"a field beside task_input", `{"task_id":{"taskset":"a","task_id":"b"},"task_input":{"responses_create_params":{}},"x":1}`, "x: Extra inputs", 1},
 		{"one id for two rows", `{"responses_create_params":{},"task_id":"a"}` + "\n" + `{"responses_create_params":{},"task_id":"a","x":1}`, "belongs to another row already, at line 1", 2},
 		{"one index for two rows", `{"responses_create_params":{},"_ng_task_index":1}` + "\n" + `{"responses_create_params":{},"_ng_task_index":1,"x":1}`, "_ng_task_index 1 belongs to another row", 2},
+		{"one rollout index for two copies", flat(1) + `{"responses_create_params":{"input":"0"},"n":0,"_ng_rollout_index":0}`, "_ng_rollout_index 0 of _ng_task_index 0 is there twice", 2},
+		{"a rollout id that another row gets", `{"responses_create_params":{},"_ng_rollout_id":"1-0"}` + "\n" + flat(1), "rollout id 1-0 is there twice", 2},
 		{"a bad rollout id", `{"responses_create_params":{},"_ng_rollout_id":"a/b"}`, "rollout id", 1},
 		{"nothing", "\n\n", "no row", 0},
 	} {
@@ -327,6 +357,59 @@ func TestADatasetWithAFault(t *testing.T) {
 		})
 	}
 }
+
+func TestADatasetIsNotWrittenOver(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.config.Output, b.config.Overwrite = b.config.Dataset, true
+	_, err := collect.Run(t.Context(), b.config)
+	var input *collect.InputError
+	if !errors.As(err, &input) || !strings.Contains(err.Error(), "its own dataset") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if text, _ := os.ReadFile(b.config.Dataset); string(text) != flat(2) {
+		t.Errorf("the dataset holds %q", text)
+	}
+}
+
+// A parameter is checked with the rows, before anything is written.
+func TestAParamThatNoAgentCouldTake(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.config.Params = []collect.Param{{Name: "stream", Value: []byte("true")}}
+	_, err := collect.Run(t.Context(), b.config)
+	var input *collect.InputError
+	if !errors.As(err, &input) || input.Line != 1 || !strings.Contains(err.Error(), "Streaming") {
+		t.Errorf("got %v, want a refusal at line 1", err)
+	}
+}
+
+// A run that is stopped while a rollout waits for its next attempt leaves that to
+// its resumption: the rollout has not failed.
+func TestARolloutThatIsStoppedBetweenItsAttemptsHasNotFailed(t *testing.T) {
+	b := newBench(t, flat(1))
+	ctx, stop := context.WithCancel(t.Context())
+	b.config.Policy = retry.Policy{Backoff: time.Minute, Random: func() float64 { return 0.9 }}
+	b.config.Observer = &stopper{stop: stop}
+	b.Play(scripted.Script{scripted.Seed: {{Status: 503}, {}}})
+	summary, err := collect.Run(ctx, b.config)
+	if err != nil || summary.Failed != 0 || summary.Missing() != 1 || len(b.failures(t)) != 1 {
+		t.Errorf("summary %+v, %v, with %d failures; want one missing, one failed attempt", summary, err, len(b.failures(t)))
+	}
+	b.config.Resume, b.config.Observer = true, nil
+	if summary := b.run(t); summary.Done != 1 || b.results(t)[0].AttemptIndex != 1 {
+		t.Errorf("the resumption's summary is %+v, want one done at attempt 1", summary)
+	}
+}
+
+// A stopper stops a run when an attempt has failed.
+type stopper struct {
+	collect.Observer
+	stop func()
+}
+
+func (s *stopper) Prepared(int)                {}
+func (s *stopper) Began()                      {}
+func (s *stopper) Ended(episode.Attempt)       {}
+func (s *stopper) Attempted(a episode.Attempt) { s.stop() }
 
 func TestDuplicateIDsMayBeAllowed(t *testing.T) {
 	b := newBench(t, `{"responses_create_params":{},"task_id":"a"}`+"\n"+`{"responses_create_params":{},"task_id":"a","x":1}`)
@@ -411,13 +494,7 @@ func TestAStoppedRunIsResumed(t *testing.T) {
 	if summary.Failed != 0 || summary.Done != len(done) || summary.Missing() != 10-len(done) || len(b.failures(t)) != 0 {
 		t.Errorf("summary %+v with %d results and %d failures", summary, len(done), len(b.failures(t)))
 	}
-	count := map[scripted.Route]int{}
-	for _, route := range b.Routes() {
-		count[route]++
-	}
-	if count[scripted.Seed] != count[scripted.CloseSession] || count[scripted.AgentSeed] != count[scripted.AgentClose] {
-		t.Errorf("sessions are left open: %v", count)
-	}
+	b.allClosed(t)
 
 	b.Play(nil)
 	b.config.Resume = true

@@ -30,15 +30,16 @@ func (r rollout) key() key { return key{r.taskIndex, r.rolloutIndex} }
 
 // preparation numbers the rows of a dataset and writes what they owe.
 type preparation struct {
-	config  Config
-	rules   episode.RowRules
-	indexes map[content]int64         // of the rows met so far
-	holders map[int64]content         // the row that has an index
-	tasks   map[protocol.TaskID]named // the row that has a task id
-	next    int64                     // an index that no row has had
-	copies  map[int64]int64           // the next rollout index of a task
-	named   map[[2]int64]bool         // rollout indexes that rows named themselves
-	owed    int
+	config   Config
+	rules    episode.RowRules
+	indexes  map[content]int64         // of the rows met so far
+	holders  map[int64]content         // the row that has an index
+	tasks    map[protocol.TaskID]named // the row that has a task id
+	next     int64                     // an index that no row has had
+	copies   map[int64]int64           // the next rollout index of a task
+	owes     map[key]bool
+	rollouts map[string]bool // their ids
+	owed     int
 }
 
 // content is what makes two rows the same task: a hash of all that an episode
@@ -63,13 +64,14 @@ func prepare(config Config, path string) (owed int, err error) {
 	}
 	defer func() { _ = dataset.Close() }() // it was only read
 	p := &preparation{
-		config:  config,
-		rules:   episode.RowRules{Taskset: stem(config.Dataset)},
-		indexes: map[content]int64{},
-		holders: map[int64]content{},
-		tasks:   map[protocol.TaskID]named{},
-		copies:  map[int64]int64{},
-		named:   map[[2]int64]bool{},
+		config:   config,
+		rules:    episode.RowRules{Taskset: stem(config.Dataset)},
+		indexes:  map[content]int64{},
+		holders:  map[int64]content{},
+		tasks:    map[protocol.TaskID]named{},
+		copies:   map[int64]int64{},
+		owes:     map[key]bool{},
+		rollouts: map[string]bool{},
 	}
 	err = writeWhole(path, func(w io.Writer) error {
 		if err := p.copyRows(newLines(dataset), w); err != nil {
@@ -85,7 +87,7 @@ func prepare(config Config, path string) (owed int, err error) {
 
 func inputError(file string, line int, err error) error {
 	var known *InputError
-	if errors.As(err, &known) {
+	if errors.As(err, &known) || errors.Is(err, ErrStopped) {
 		return err
 	}
 	return &InputError{File: file, Line: line, Err: err}
@@ -125,6 +127,9 @@ func (p *preparation) copyRow(line []byte, number int, w io.Writer) error {
 		r.TaskID.Taskset = p.config.Taskset
 	}
 	if r.Params, err = setParams(r.Params, p.config.Params); err != nil {
+		return err
+	}
+	if err := episode.CheckParams(r.Params); err != nil {
 		return err
 	}
 	index, err := p.taskIndex(row)
@@ -217,21 +222,30 @@ func (p *preparation) owe(row episode.Row, index int64) (rawjson.Body, error) {
 	rolloutIndex := p.copies[index]
 	if row.RolloutIndex != nil && p.config.Repeats <= 1 {
 		rolloutIndex = *row.RolloutIndex
-		pair := [2]int64{index, rolloutIndex}
-		if p.named[pair] {
-			return nil, fmt.Errorf("_ng_rollout_index %d of _ng_task_index %d is there twice", rolloutIndex, index)
-		}
-		p.named[pair] = true
 	}
 	p.copies[index] = max(p.copies[index], rolloutIndex+1)
+	k := key{index, rolloutIndex}
+	if p.owes[k] {
+		return nil, fmt.Errorf("_ng_rollout_index %d of _ng_task_index %d is there twice", rolloutIndex, index)
+	}
+	p.owes[k] = true
+	own := row.Request.EpisodeID.RolloutID
+	id := own
+	if id == "" {
+		id = episode.RolloutID(index, rolloutIndex)
+	}
+	if p.rollouts[id] {
+		return nil, fmt.Errorf("rollout id %s is there twice", id)
+	}
+	p.rollouts[id] = true
 	var w rawjson.ObjectWriter
 	w.Append("task_id", row.Request.TaskID.AppendJSON)
 	w.Body("task_input", row.Request.InputBody())
 	w.Int("_ng_task_index", index)
 	w.Text("_ng_environment_server", p.config.Name)
 	w.Int("_ng_rollout_index", rolloutIndex)
-	if id := row.Request.EpisodeID.RolloutID; id != "" {
-		w.Text("_ng_rollout_id", id)
+	if own != "" {
+		w.Text("_ng_rollout_id", own)
 	}
 	return append(w.End(), []byte("\n")), nil
 }

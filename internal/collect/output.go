@@ -50,6 +50,20 @@ type ExistsError struct{ File string }
 
 func (e *ExistsError) Error() string { return e.File + " is there already" }
 
+// checkApart refuses to write where the dataset is read from.
+func (f Files) checkApart(dataset string) error {
+	from, err := os.Stat(dataset)
+	if err != nil {
+		return nil // the standard input, or a dataset that opening will tell of
+	}
+	for _, path := range []string{f.Rollouts, f.Failures, f.Inputs} {
+		if to, err := os.Stat(path); err == nil && os.SameFile(from, to) {
+			return &InputError{File: dataset, Err: fmt.Errorf("the run would write over its own dataset, as %s", path)}
+		}
+	}
+	return nil
+}
+
 // checkFree refuses to run over an earlier output.
 func (f Files) checkFree() error {
 	for _, path := range []string{f.Rollouts, f.Failures} {
@@ -71,6 +85,7 @@ func (f Files) checkFree() error {
 type output struct {
 	mu     sync.Mutex
 	file   *os.File
+	end    int64 // where the whole lines end
 	broken error // why no further line is written: the last one may be half there
 }
 
@@ -85,7 +100,12 @@ func openOutput(path string, keep bool) (*output, error) {
 	if err != nil {
 		return nil, &OutputError{File: path, Err: err}
 	}
-	return &output{file: file}, nil
+	info, err := file.Stat()
+	if err != nil {
+		_ = file.Close()
+		return nil, &OutputError{File: path, Err: err}
+	}
+	return &output{file: file, end: info.Size()}, nil
 }
 
 func (o *output) write(line rawjson.Body) error {
@@ -95,18 +115,17 @@ func (o *output) write(line rawjson.Body) error {
 	if o.broken != nil {
 		return o.broken
 	}
-	end, err := o.file.Seek(0, io.SeekEnd)
-	if err == nil {
-		_, err = o.file.Write(text)
-	}
+	_, err := o.file.WriteAt(text, o.end)
 	if err == nil {
 		err = o.file.Sync()
 	}
 	if err != nil {
-		_ = o.file.Truncate(end) // no half line is left behind, if that much works
+		_ = o.file.Truncate(o.end) // no half line is left behind, if that much works
 		o.broken = &OutputError{File: o.file.Name(), Err: err}
+		return o.broken
 	}
-	return o.broken
+	o.end += int64(len(text))
+	return nil
 }
 
 func (o *output) close() error {

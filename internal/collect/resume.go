@@ -35,7 +35,7 @@ type result struct {
 type failedBefore struct {
 	attempts int
 	terminal bool // any of them
-	last     FailureClass
+	last     FailureGroup
 }
 
 // readPast reads what an earlier run has left. A last line that was cut off is cut
@@ -69,7 +69,7 @@ func readPast(files Files, note func(string)) (past, error) {
 		before := p.failures[k]
 		before.attempts++
 		before.terminal = before.terminal || isTrue(fields, "_ng_failure_terminal")
-		before.last = FailureClass{Stage: failures.Stage(textOf(fields, "_ng_failure_stage")), Kind: failures.Kind(textOf(fields, "failure_kind"))}
+		before.last = FailureGroup{Stage: failures.Stage(textOf(fields, "_ng_failure_stage")), Kind: failures.Kind(textOf(fields, "failure_kind"))}
 		p.failures[k] = before
 		return nil
 	})

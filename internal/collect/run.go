@@ -45,10 +45,10 @@ type Config struct {
 // goroutines.
 type Observer interface {
 	Prepared(owed int)
-	Resumed(done bool)            // a rollout that an earlier run has settled, with a result or without
-	Began()                       // a rollout
-	Attempted(a episode.Attempt)  // one attempt at a rollout
-	Ended(result *episode.Result) // a rollout; nil when it has no result
+	Resumed(done bool)           // a rollout that an earlier run has settled, with a result or without
+	Began()                      // a rollout
+	Attempted(a episode.Attempt) // one attempt at a rollout
+	Ended(last episode.Attempt)  // a rollout, by its last attempt
 }
 
 // Run runs the dataset and returns what came out. It stops early, with an error,
@@ -80,7 +80,7 @@ func (nobody) Prepared(int)              {}
 func (nobody) Resumed(bool)              {}
 func (nobody) Began()                    {}
 func (nobody) Attempted(episode.Attempt) {}
-func (nobody) Ended(*episode.Result)     {}
+func (nobody) Ended(episode.Attempt)     {}
 
 type collector struct {
 	config   Config
@@ -98,6 +98,9 @@ type collector struct {
 
 // prepare settles what an earlier run has left and what this one owes.
 func (c *collector) prepare() error {
+	if err := c.files.checkApart(c.config.Dataset); err != nil {
+		return err
+	}
 	if !c.config.Overwrite && !c.config.Resume {
 		if err := c.files.checkFree(); err != nil {
 			return err
@@ -229,7 +232,7 @@ func (c *collector) drive(ctx context.Context, r rollout) {
 	if last.Result != nil {
 		c.write(c.rollouts, resultLine(r, c.config.Name, last.Reply, last.EpisodeID.Attempt))
 	}
-	c.config.Observer.Ended(last.Result)
+	c.config.Observer.Ended(last)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.summary.add(last, attempts)

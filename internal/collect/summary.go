@@ -18,12 +18,12 @@ type Summary struct {
 	Attempts int // in all rollouts together
 
 	rewards  float64 // the sum over results that are not masked
-	failures map[FailureClass]int
+	failures map[FailureGroup]int
 	times    []time.Duration
 }
 
-// A FailureClass is what failures are counted by.
-type FailureClass struct {
+// A FailureGroup is what failures are counted by.
+type FailureGroup struct {
 	Stage failures.Stage
 	Kind  failures.Kind
 }
@@ -45,7 +45,7 @@ func (s Summary) Mean() (mean float64, ok bool) {
 
 // A FailureCount is how many rollouts failed in one way.
 type FailureCount struct {
-	FailureClass
+	FailureGroup
 	Count int
 }
 
@@ -81,8 +81,8 @@ func (s *Summary) add(last episode.Attempt, attempts int) {
 	switch {
 	case last.Result != nil:
 		s.addResult(result{reward: last.Result.Reward, masked: last.Result.Masked})
-	case !last.Failure.CutShort():
-		s.addFailure(FailureClass{last.Failure.Stage, last.Failure.Kind})
+	case !last.Unsettled():
+		s.addFailure(FailureGroup{last.Failure.Stage, last.Failure.Kind})
 	}
 }
 
@@ -95,10 +95,10 @@ func (s *Summary) addResult(r result) {
 	s.rewards += r.reward
 }
 
-func (s *Summary) addFailure(class FailureClass) {
+func (s *Summary) addFailure(class FailureGroup) {
 	s.Failed++
 	if s.failures == nil {
-		s.failures = map[FailureClass]int{}
+		s.failures = map[FailureGroup]int{}
 	}
 	s.failures[class]++
 }

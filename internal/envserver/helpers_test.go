@@ -16,7 +16,7 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/internal/envserver"
-	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/scripted"
 	"example.com/turn/retry"
 )
@@ -70,7 +70,7 @@ func newHouse(t testing.TB, change func(*settings)) *house {
 	if change != nil {
 		change(&s)
 	}
-	pool := httpcall.NewTransport()
+	pool := pool.New()
 	s.driver.Transport = pool
 	if s.transport != nil {
 		s.driver.Transport = s.transport(pool)

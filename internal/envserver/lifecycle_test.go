@@ -27,8 +27,8 @@ import (
 )
 
 // A caller that goes away takes its episode along, wherever it is: the call under
-// way is cut within a second, the closes still run, and the place is free (C6,
-// C55). The closes themselves are not cut.
+// way is cut within a second, the closes still run, and the place is free. The
+// closes themselves are not cut.
 func TestCallerThatGoesAwayTakesItsEpisodeAlong(t *testing.T) {
 	for _, test := range []struct {
 		at    scripted.Route

@@ -252,7 +252,7 @@ func TestRedispatchWithinOneRequest(t *testing.T) {
 }
 
 // No cookie, MCP header or token is in the log at any level, nor in an answer,
-// even when a refusing server says it (C59).
+// even when a refusing server says it.
 func TestSecretsStayInside(t *testing.T) {
 	secrets := []string{"res-c00kie-value", "agent-c00kie-value", "Bearer mcp-t0ken-value", "mcp-t0ken-value", "brought-back-value"}
 	h := newHouse(t, func(s *settings) {

@@ -17,6 +17,7 @@ import (
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/internal/telemetry"
 	"example.com/turn/protocol"
 	"example.com/turn/retry"
 )
@@ -39,6 +40,8 @@ type Config struct {
 	// Legacy takes flat rows too. Rules are how they become requests.
 	Legacy bool
 	Rules  episode.RowRules
+	// Metrics count what is done, and answer GET /metrics. Nil: new ones.
+	Metrics *telemetry.Metrics
 	// Grace is how long episodes under way may go on when the server drains. 0:
 	// not at all.
 	Grace  time.Duration
@@ -61,16 +64,22 @@ type Server struct {
 
 // New makes a server.
 func New(config Config) *Server {
+	if config.Metrics == nil {
+		config.Metrics = telemetry.New()
+	}
 	s := &Server{config: config, mux: http.NewServeMux()}
 	s.episodes, s.giveUp = context.WithCancelCause(context.Background())
 	s.mux.HandleFunc("POST "+protocol.PathRun, s.run)
 	s.mux.HandleFunc("POST "+protocol.PathAggregateMetrics, s.aggregateMetrics)
 	s.mux.HandleFunc("GET /readyz", s.ready)
+	s.mux.Handle("GET /metrics", config.Metrics.Handler())
 	for _, path := range alivePaths {
 		s.mux.HandleFunc("GET "+path, s.alive)
 		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
 	}
-	s.mux.HandleFunc("/readyz", methodNotAllowed("GET, HEAD"))
+	for _, path := range []string{"/readyz", "/metrics"} {
+		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
+	}
 	for _, path := range []string{protocol.PathRun, protocol.PathAggregateMetrics} {
 		s.mux.HandleFunc(path, methodNotAllowed(http.MethodPost))
 	}
@@ -82,8 +91,8 @@ var alivePaths = []string{"/{$}", "/health", "/healthz", "/livez"}
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// readHeaderTimeout bounds how long a connection may take to say what it wants.
-const readHeaderTimeout = time.Minute
+// ReadHeaderTimeout bounds how long a connection may take to say what it wants.
+const ReadHeaderTimeout = time.Minute
 
 // Serve answers requests on the listener until ctx ends; then it drains, and
 // returns nil when it has drained. When the listener fails it gives no grace and
@@ -92,7 +101,7 @@ const readHeaderTimeout = time.Minute
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           s,
-		ReadHeaderTimeout: readHeaderTimeout,
+		ReadHeaderTimeout: ReadHeaderTimeout,
 		ErrorLog:          log.New(s.config.Logger, "", 0), // net/http's own would print to stderr
 	}
 	served := make(chan error, 1)
@@ -165,14 +174,17 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		// half of the connection would take for the answer.
 		panic(http.ErrAbortHandler)
 	}
+	writeJSON(w, http.StatusOK, s.body(reply, row))
+}
+
+func (s *Server) body(reply episode.Reply, row bool) episode.Body {
 	switch {
 	case row:
-		writeJSON(w, http.StatusOK, reply.LegacyBody(s.config.Rules.Agent))
+		return reply.LegacyBody(s.config.Rules.Agent)
 	case s.config.Compat == CompatMain:
-		writeJSON(w, http.StatusOK, reply.Body((*failures.Failure).MainBody))
-	default:
-		writeJSON(w, http.StatusOK, reply.Body(nil))
+		return reply.Body((*failures.Failure).MainBody)
 	}
+	return reply.Body(nil)
 }
 
 func (s *Server) parse(body []byte) (r *episode.Request, row bool, err error) {
@@ -184,7 +196,8 @@ func (s *Server) parse(body []byte) (r *episode.Request, row bool, err error) {
 }
 
 // drive runs the episode for as long as the caller waits for it. answer is false
-// when the caller has gone.
+// when the caller has gone. A panic of what stands around the driver is the
+// episode's failure, as one within it is.
 func (s *Server) drive(caller context.Context, r *episode.Request) (reply episode.Reply, answer bool) {
 	if !s.begin() {
 		reply := episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
@@ -192,13 +205,24 @@ func (s *Server) drive(caller context.Context, r *episode.Request) (reply episod
 		return reply, true
 	}
 	defer s.running.Done()
+	defer func() {
+		if bug := recover(); bug != nil {
+			reply = episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID, Failure: s.config.Driver.Unhandled(bug)}
+			answer = true
+		}
+	}()
+	defer s.config.Metrics.Began()()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	defer cancel(nil)
 	defer context.AfterFunc(s.episodes, func() { cancel(context.Cause(s.episodes)) })()
 	defer context.AfterFunc(caller, func() {
 		cancel(&failures.Stop{Kind: failures.Cancelled, Reason: "the caller went away"})
 	})()
-	reply = episode.Redispatch(ctx, s.config.Driver, r, s.config.Policy)
+	for attempt := range episode.Attempts(ctx, s.config.Driver, r, s.config.Policy) {
+		s.config.Metrics.Attempted(attempt)
+		reply = attempt.Reply
+	}
+	reply.EpisodeID = r.EpisodeID
 	return reply, caller.Err() == nil
 }
 

@@ -364,8 +364,8 @@ func TestOnlyJSONIsTaken(t *testing.T) {
 	}
 }
 
-// Fields are passed on byte for byte: large integers, the spelling of floats (C33),
-// and text that HTML would have escaped (C36).
+// Fields are passed on byte for byte: large integers, the spelling of floats,
+// and text that HTML would have escaped.
 func TestValuesPassThroughUnchanged(t *testing.T) {
 	h := newHouse(t, nil)
 	const data = `{"a":9007199254740993,"b":18446744073709551616,"c":1.0,"d":1e-7,"e":12345678.0,"f":-0.0,"g":1E400,` +
@@ -396,7 +396,7 @@ func TestValuesPassThroughUnchanged(t *testing.T) {
 	}
 }
 
-// NaN and Infinity, as Python writes them, are never a verdict (C32).
+// NaN and Infinity, as Python writes them, are never a verdict.
 func TestNaNIsAFailureAndNeverAZero(t *testing.T) {
 	h := newHouse(t, nil)
 	for _, test := range []struct{ verdict, want string }{

@@ -20,6 +20,7 @@ import (
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/retry"
 )
 
@@ -36,7 +37,7 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 	}
 	dials := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(testing.TB) httpcall.Config {
 		return func(t testing.TB) httpcall.Config {
-			pool := httpcall.NewTransport()
+			pool := pool.New()
 			pool.DialContext = dial
 			t.Cleanup(pool.CloseIdleConnections)
 			return httpcall.Config{URL: "http://weather.internal:9001", Transport: pool}
@@ -94,7 +95,7 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 		{"no ports", dials((&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, Resolver: loopbackResolver}).DialContext),
 			failures.TransportLocalResource, "cannot assign requested address"},
 		{"a deadline on the connection", func(t testing.TB) httpcall.Config {
-			pool := httpcall.NewTransport()
+			pool := pool.New()
 			pool.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 				if err == nil {
@@ -160,7 +161,7 @@ func TestEndOfTheContextNamesItsCause(t *testing.T) {
 				config := httpcall.Config{Resend: never}
 				switch at {
 				case "while it connects":
-					pool := httpcall.NewTransport()
+					pool := pool.New()
 					t.Cleanup(pool.CloseIdleConnections) // which ends dials that nobody waits for
 					pool.DialContext = func(dialing context.Context, _, _ string) (net.Conn, error) {
 						cancel(test.cause)
@@ -215,7 +216,7 @@ func TestDeadlineOfTheCallerIsATimeout(t *testing.T) {
 	})
 }
 
-// No time limit hides in the client: a server may be silent for days (C30).
+// No time limit hides in the client: a server may be silent for days.
 func TestSilentServerIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := servePipes(t, func(w http.ResponseWriter, r *http.Request) {
@@ -249,7 +250,7 @@ func TestRedirectToAServerThatIsGoneIsUnreachable(t *testing.T) {
 }
 
 // A process that has no descriptors left says so, also when it finds it out while
-// it looks a name up (C52).
+// it looks a name up.
 func TestOutOfDescriptorsIsALocalResource(t *testing.T) {
 	server := serveRaw(t, func(conn *net.TCPConn, _ int) { say(conn, answerOK) })
 	for _, host := range []string{"127.0.0.1", "localhost"} {

@@ -13,6 +13,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/retry"
 )
@@ -37,8 +39,8 @@ type Config struct {
 	// Logger gets a warning when the server's connections begin to fail. The
 	// zero value discards.
 	Logger zerolog.Logger
-	// Now is the clock. Nil: time.Now.
-	Now func() time.Time
+	// Clock is the time. Nil: time.Now.
+	Clock func() time.Time
 }
 
 // Validate reports everything that is wrong with the configuration. It shows no
@@ -77,21 +79,21 @@ func (c Config) Validate() error {
 
 // A Client makes the calls to one server. It is safe for concurrent use.
 type Client struct {
-	config   Config
-	base     string // without a slash at its end
-	troubled atomic.Bool
+	config  Config
+	base    string // without a slash at its end
+	trouble trouble
 }
 
 // New makes a client. The configuration must be valid.
 func New(config Config) *Client {
 	if config.Transport == nil {
-		config.Transport = NewTransport()
+		config.Transport = pool.New()
 	}
 	if config.MaxReplyBytes == 0 {
 		config.MaxReplyBytes = DefaultMaxReplyBytes
 	}
-	if config.Now == nil {
-		config.Now = time.Now
+	if config.Clock == nil {
+		config.Clock = time.Now
 	}
 	return &Client{config: config, base: strings.TrimRight(config.URL, "/")}
 }
@@ -110,7 +112,7 @@ type Call struct {
 	Body rawjson.Body
 	// Jar gets the cookies of every reply, those of refusals and redirects
 	// too. Nil: they are dropped.
-	Jar *Jar
+	Jar *cookies.Jar
 	// Fresh calls carry no cookie, not even one that a broken reply to the same
 	// call has left in the jar: they open the session.
 	Fresh bool
@@ -120,7 +122,7 @@ type Call struct {
 func (c *Client) Failed(call Call) failures.Call {
 	failed := failures.Call{Stage: call.Stage, Server: c.config.Server, What: call.What}
 	if call.Jar != nil {
-		failed.Secrets = call.Jar.secrets
+		failed.Secrets = call.Jar.Secrets()
 	}
 	return failed
 }
@@ -134,7 +136,7 @@ func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
 		return nil, failure
 	}
 	if !reply.success() {
-		return nil, failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Now())
+		return nil, failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Clock())
 	}
 	return reply.body, nil
 }
@@ -155,19 +157,44 @@ func (c *Client) Forward(ctx context.Context, call Call) (Reply, error) {
 	return Reply{Status: reply.status, ContentType: reply.header.Get("Content-Type"), Body: reply.body}, nil
 }
 
-// broken logs the first of the calls that find the server's connections failing,
-// so that a person learns of it at once and not a thousand times.
+// quietTime is how long further calls that break are not warned of.
+const quietTime = 10 * time.Second
+
+// broken warns of a call that found the server's connections failing, so that a
+// person learns of it at once, and not a thousand times.
 func (c *Client) broken(call Call, err error, reached bool, wait time.Duration) {
 	event := c.config.Logger.Debug()
-	if c.troubled.CompareAndSwap(false, true) {
+	if c.trouble.warn(c.config.Clock()) {
 		event = c.config.Logger.Warn()
 	}
 	failure := failures.Broken(c.Failed(call), err, reached, nil)
-	event.Str("server", c.config.Server).Str("call", call.What).Str("reason", failure.Reason).Dur("again_in", wait).Msg("a call broke and is sent again")
+	event.Str("server", c.config.Server).Str("call", call.What).Str("reason", failure.Reason).Dur("again_in_ms", wait).Msg("a call broke and is sent again")
 }
 
 func (c *Client) answered() {
-	if c.troubled.Load() && c.troubled.CompareAndSwap(true, false) {
+	if c.trouble.over(c.config.Clock) {
 		c.config.Logger.Info().Str("server", c.config.Server).Msg("the server answers again")
 	}
+}
+
+// trouble remembers what a person was told of a server's connections.
+type trouble struct {
+	known atomic.Bool  // a warning stands
+	since atomic.Int64 // when it was given, in nanoseconds
+}
+
+// warn reports whether a warning is due.
+func (t *trouble) warn(now time.Time) bool {
+	since := t.since.Load()
+	if since != 0 && now.Sub(time.Unix(0, since)) < quietTime || !t.since.CompareAndSwap(since, now.UnixNano()) {
+		return false
+	}
+	t.known.Store(true)
+	return true
+}
+
+// over reports whether a warning can be taken back: one that stands long enough
+// for the connections not to be coming and going.
+func (t *trouble) over(clock func() time.Time) bool {
+	return t.known.Load() && clock().Sub(time.Unix(0, t.since.Load())) >= quietTime && t.known.CompareAndSwap(true, false)
 }

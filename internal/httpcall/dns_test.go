@@ -15,6 +15,7 @@ import (
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/retry"
 )
 
@@ -67,7 +68,7 @@ func flappingDNS(t testing.TB, lookups *atomic.Int64, fail int64, down func(ctx 
 		return ours, nil
 	}}
 	dialer := &net.Dialer{Resolver: resolver}
-	pool := httpcall.NewTransport()
+	pool := pool.New()
 	pool.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		lookups.Add(1)
 		return dialer.DialContext(ctx, network, address)
@@ -98,7 +99,7 @@ var nameless = []struct {
 }
 
 // A look-up that fails is a connection that was not made: any call may be sent
-// again (C27).
+// again.
 func TestNameServerThatFlapsIsSurvived(t *testing.T) {
 	for _, test := range nameless {
 		for rule, name := range map[retry.Rule]string{retry.Repeatable: "Repeatable", retry.Release: "Release", retry.Once: "Once"} {
@@ -145,7 +146,7 @@ func TestNameThatNobodyKnowsIsUnreachable(t *testing.T) {
 }
 
 // A server on one of the two loopback addresses is found by the name of both
-// (C29).
+// .
 func TestLocalhostIsFoundOnEitherAddress(t *testing.T) {
 	for _, network := range []struct{ name, network, address string }{
 		{"IPv4 only", "tcp4", "127.0.0.1:0"},

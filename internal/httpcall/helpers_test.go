@@ -16,6 +16,7 @@ import (
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/retry"
 )
@@ -39,7 +40,7 @@ var never = retry.Resend{Max: -1}
 func newClient(t testing.TB, config httpcall.Config) *httpcall.Client {
 	t.Helper()
 	if config.Transport == nil {
-		pool := httpcall.NewTransport()
+		pool := pool.New()
 		t.Cleanup(pool.CloseIdleConnections)
 		config.Transport = pool
 	}
@@ -193,7 +194,7 @@ func servePipes(t testing.TB, handler http.HandlerFunc, dial func(n int) error) 
 	served.Go(func() { _ = server.Serve(network) })
 	var mu sync.Mutex
 	dials := 0
-	transport := httpcall.NewTransport()
+	transport := pool.New()
 	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		mu.Lock()
 		dials++

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/retry"
@@ -101,7 +102,7 @@ func TestConcurrentCallsAreIndependent(t *testing.T) {
 				want = "1" + want
 			}
 			call := verifyCall(retry.Repeatable)
-			call.Body, call.Jar = rawjson.Body{[]byte(want)}, httpcall.NewJar(nil)
+			call.Body, call.Jar = rawjson.Body{[]byte(want)}, cookies.NewJar(nil)
 			body, err := client.Post(ctx, call)
 			if refused := len(want)%3 == 0; refused != (err != nil) || !refused && string(body) != want {
 				t.Errorf("%s: got %q, %v", want, body, err)
@@ -115,8 +116,8 @@ func TestConcurrentCallsAreIndependent(t *testing.T) {
 }
 
 // A server that drops idle connections just as the next call begins: what may be
-// repeated always succeeds, and what may not is never delivered twice (C17, with
-// its second cut to a fifth).
+// repeated always succeeds, and what may not is never delivered twice. (A
+// real server drops them after seconds; this one after a fifth of one.)
 func TestConnectionDroppedWhileIdle(t *testing.T) {
 	const idle = 200 * time.Millisecond
 	var mu sync.Mutex

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/retry"
 )
@@ -39,7 +40,7 @@ func TestRedirectWithinTheOriginIsFollowed(t *testing.T) {
 					}
 				})
 				call := verifyCall(rule)
-				call.Jar = httpcall.NewJar(nil)
+				call.Jar = cookies.NewJar(nil)
 				call.Jar.MergeReply(http.Header{"Set-Cookie": {"res=1"}}, time.Now())
 				body, err := newClient(t, httpcall.Config{URL: server.URL + "/a", Resend: never}).Post(within(t), call)
 				if err != nil || string(body) != "{}" {
@@ -108,7 +109,7 @@ func TestOtherRedirectsAreRefused(t *testing.T) {
 					say(conn, redirectTo(test.status, strings.Replace(test.location, "PORT", port, 1), "Set-Cookie: route=node-7"))
 				})
 				call := verifyCall(rule)
-				call.Jar = httpcall.NewJar(nil)
+				call.Jar = cookies.NewJar(nil)
 				_, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), call)
 				got := wantFailure(t, err)
 				if !got.Terminal || got.Status != test.status || got.Kind != "" {

@@ -244,7 +244,7 @@ func TestCompressedReplyIsRefused(t *testing.T) {
 	}
 }
 
-// Retry-After comes in two forms and as nonsense (C23).
+// Retry-After comes in two forms and as nonsense.
 func TestRetryAfterIsRead(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
@@ -275,7 +275,7 @@ func TestRetryAfterIsRead(t *testing.T) {
 				w.Header().Set("Retry-After", test.header)
 				w.WriteHeader(status)
 			}))
-			client := newClient(t, httpcall.Config{URL: server.URL, Now: func() time.Time { return now }})
+			client := newClient(t, httpcall.Config{URL: server.URL, Clock: func() time.Time { return now }})
 			_, err := client.Post(within(t), verifyCall(retry.Repeatable))
 			if got := wantFailure(t, err); got.RetryAfter != test.want {
 				t.Errorf("%q with %d: %s, want %s", test.header, status, got.RetryAfter, test.want)

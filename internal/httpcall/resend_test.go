@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/retry"
 )
@@ -255,7 +256,7 @@ func TestCloseSucceedsOnALaterTry(t *testing.T) {
 }
 
 // A wait that would not end before the deadline is not begun: the last real error
-// says more than a time-out would (C20).
+// says more than a time-out would.
 func TestWaitThatDoesNotFitIsNotBegun(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -403,7 +404,7 @@ func TestCallIsSentAgainAsItWas(t *testing.T) {
 		say(conn, answerOK)
 	})
 	call := verifyCall(retry.Repeatable)
-	call.Jar = httpcall.NewJar(nil)
+	call.Jar = cookies.NewJar(nil)
 	call.Jar.MergeReply(http.Header{"Set-Cookie": {`res="a b"; path=/`}}, time.Now())
 	body, err := newClient(t, httpcall.Config{URL: server.URL + "/base/"}).Post(within(t), call)
 	if err != nil || string(body) != "{}" {
@@ -447,7 +448,7 @@ func TestCookiesOfBrokenAndRefusedRepliesCount(t *testing.T) {
 				}
 			})
 			call := verifyCall(retry.Release)
-			call.Jar, call.Fresh = httpcall.NewJar(nil), test.fresh
+			call.Jar, call.Fresh = cookies.NewJar(nil), test.fresh
 			if _, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), call); err != nil {
 				t.Fatal(err)
 			}

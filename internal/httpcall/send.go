@@ -76,7 +76,7 @@ func (c *Client) send(ctx context.Context, call Call) (reply, *failures.Failure)
 		return reply{}, failure
 	}
 	if ctx.Err() != nil {
-		err = context.Cause(ctx)
+		err = failures.Cause(ctx)
 	}
 	return reply{}, failures.Broken(c.Failed(call), err, s.reached, s.before)
 }
@@ -106,7 +106,7 @@ func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if s.call.Jar != nil {
-			s.call.Jar.MergeReply(response.Header, s.client.config.Now())
+			s.call.Jar.MergeReply(response.Header, s.client.config.Clock())
 		}
 		next, found := redirect(target, response)
 		if !found || redirects == maxRedirects {
@@ -222,7 +222,7 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 		if s.last.success() {
 			return false, nil
 		}
-		refused := failures.Refused(s.client.Failed(s.call), s.last.status, s.last.header, s.last.body, s.client.config.Now())
+		refused := failures.Refused(s.client.Failed(s.call), s.last.status, s.last.header, s.last.body, s.client.config.Clock())
 		sent.Status, sent.After, err = s.last.status, refused.RetryAfter, refused
 	}
 	wait, again := s.client.config.Resend.Next(s.call.Rule, sent)

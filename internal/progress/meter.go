@@ -55,21 +55,13 @@ func (m *Meter) Began() {
 	}
 }
 
-// Attempted counts a failed attempt by its kind, and that another follows.
+// Attempted counts an attempt that another is to follow.
 func (m *Meter) Attempted(attempt episode.Attempt) {
-	if attempt.Failure == nil {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if attempt.Again {
 		m.retries++
-		return
 	}
-	if m.kinds == nil {
-		m.kinds = map[string]int{}
-	}
-	m.kinds[nameOf(attempt.Failure)]++
 }
 
 // nameOf is a failure's kind, or its stage when the kind is unknown.
@@ -80,21 +72,31 @@ func nameOf(f *failures.Failure) string {
 	return string(f.Stage)
 }
 
-// Ended counts a rollout by its result.
-func (m *Meter) Ended(result *episode.Result) {
+// Ended counts a rollout by its last attempt. One that was given up counts as
+// nothing: it is still to be run.
+func (m *Meter) Ended(last episode.Attempt) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inFlight--
 	switch {
-	case result == nil:
+	case last.Unsettled():
+	case last.Failure != nil:
 		m.failed++
-	case result.Masked:
+		m.count(last.Failure)
+	case last.Result.Masked:
 		m.done++
 		m.masked++
 	default:
 		m.done++
-		m.rewards += result.Reward
+		m.rewards += last.Result.Reward
 	}
+}
+
+func (m *Meter) count(f *failures.Failure) {
+	if m.kinds == nil {
+		m.kinds = map[string]int{}
+	}
+	m.kinds[nameOf(f)]++
 }
 
 // Line is how the run stands at a moment.
@@ -105,8 +107,7 @@ func (m *Meter) Line(now time.Time) string {
 	parts := []string{fmt.Sprintf("%d/%d", m.resumed+ended, m.owed), fmt.Sprintf("%d in flight", m.inFlight)}
 	if ended > 0 && elapsed > 0 {
 		rate := float64(ended) / elapsed.Seconds()
-		left := time.Duration(float64(m.owed-m.resumed-ended) / rate * float64(time.Second))
-		parts = append(parts, fmt.Sprintf("%.1f/s", rate), "ETA "+left.Round(time.Second).String())
+		parts = append(parts, fmt.Sprintf("%.1f/s", rate), "ETA "+eta(float64(m.owed-m.resumed-ended)/rate))
 	}
 	if scored := m.done - m.masked; scored > 0 {
 		parts = append(parts, fmt.Sprintf("reward %.3f (%d)", m.rewards/float64(scored), scored))
@@ -124,6 +125,15 @@ func (m *Meter) Line(now time.Time) string {
 		parts = append(parts, fmt.Sprintf("%d failed (%s)", m.failed, kindsText(m.kinds)))
 	}
 	return strings.Join(parts, " · ")
+}
+
+// eta is a number of seconds as a person reads it.
+func eta(seconds float64) string {
+	const longest = 1000 * 24 * time.Hour
+	if seconds > longest.Seconds() {
+		return "over 1000 days"
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }
 
 func kindsText(kinds map[string]int) string {

@@ -26,8 +26,26 @@ func failed(kind failures.Kind, again bool) episode.Attempt {
 	return episode.Attempt{Reply: episode.Reply{Failure: failures.New(failures.StageSeed, kind, "x")}, Again: again}
 }
 
+func ended(result episode.Result) episode.Attempt {
+	return episode.Attempt{Reply: episode.Reply{Result: &result}}
+}
+
+// A run that will take for ever says so.
+func TestAnETAIsNeverNonsense(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &progress.Meter{}
+		m.Prepared(1_000_000)
+		m.Began()
+		time.Sleep(3 * time.Hour)
+		m.Ended(ended(episode.Result{Reward: 1}))
+		if got, want := m.Line(time.Now()), "1/1000000 · 0 in flight · 0.0/s · ETA over 1000 days · reward 1.000 (1)"; got != want {
+			t.Errorf("line %q, want %q", got, want)
+		}
+	})
+}
+
 func TestTheLineOfAMeter(t *testing.T) {
-	masked := &episode.Result{Masked: true}
+	masked, scored := ended(episode.Result{Masked: true}), func(reward float64) episode.Attempt { return ended(episode.Result{Reward: reward}) }
 	for _, test := range []struct {
 		name   string
 		events func(*progress.Meter)
@@ -36,21 +54,24 @@ func TestTheLineOfAMeter(t *testing.T) {
 		{"nothing yet", func(*progress.Meter) {}, "0/10 · 0 in flight"},
 		{"under way", func(m *progress.Meter) { m.Began(); m.Began() }, "0/10 · 2 in flight"},
 		{"a mean over what is scored", func(m *progress.Meter) {
-			for _, result := range []*episode.Result{{Reward: 1}, {Reward: 0}, masked, nil} {
+			m.Attempted(failed(failures.TransportPeerDrop, true))
+			m.Attempted(failed("", false))
+			for _, last := range []episode.Attempt{scored(1), scored(0), masked, failed("", false)} {
 				m.Began()
-				if result == nil {
-					m.Attempted(failed(failures.TransportPeerDrop, true))
-					m.Attempted(failed("", false))
-				}
-				m.Ended(result)
+				m.Ended(last)
 			}
 		}, "4/10 · 0 in flight · 0.4/s · ETA 15s · reward 0.500 (2) · 1 masked · 1 retries · 1 failed (seed 1)"},
 		{"all masked: no mean", func(m *progress.Meter) { m.Began(); m.Ended(masked) }, "1/10 · 0 in flight · 0.1/s · ETA 1m30s · 1 masked"},
+		{"given up", func(m *progress.Meter) {
+			m.Began()
+			m.Attempted(failed(failures.TransportPeerDrop, true))
+			m.Ended(failed(failures.TransportPeerDrop, true)) // its next attempt was not to be
+		}, "0/10 · 0 in flight · 1 retries"},
 		{"resumed", func(m *progress.Meter) {
 			m.Resumed(true)
 			m.Resumed(false)
 			m.Began()
-			m.Ended(&episode.Result{Reward: 1})
+			m.Ended(scored(1))
 		}, "3/10 · 0 in flight · 0.1/s · ETA 1m10s · reward 1.000 (1) · 1 failed before"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,8 +144,7 @@ func TestALongLineIsCut(t *testing.T) {
 		out, m := &terminal{}, &progress.Meter{}
 		for _, kind := range []failures.Kind{failures.TransportPeerDrop, failures.TransportUnreachable, failures.AgentRequestFailed, failures.AgentRunError} {
 			m.Began()
-			m.Attempted(failed(kind, false))
-			m.Ended(nil)
+			m.Ended(failed(kind, false))
 		}
 		screen := progress.NewLiveScreen(m, out, -1) // no terminal: 80 columns
 		screen.Start()
@@ -156,10 +176,11 @@ func TestAMeterCountsAttempts(t *testing.T) {
 	request.EpisodeID.RolloutID, request.TaskID.Taskset, request.TaskID.TaskID = "0-0", "a", "b"
 	options := episode.Options{}
 	options.Policy.Backoff = time.Millisecond
-	for attempt := range episode.Attempts(context.Background(), driver, request, options.Policy) {
-		m.Attempted(attempt)
+	var last episode.Attempt
+	for last = range episode.Attempts(context.Background(), driver, request, options.Policy) {
+		m.Attempted(last)
 	}
-	m.Ended(nil)
+	m.Ended(last)
 	if got, want := m.Line(time.Time{}), "1/0 · 0 in flight · 1 retries · 1 failed (seed 1)"; got != want {
 		t.Errorf("line %q, want %q", got, want)
 	}

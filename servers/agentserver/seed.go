@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/internal/jsonapi"
@@ -143,8 +144,9 @@ func readDirectHTTP(fields *requests.Fields) *toolAccess {
 	if access.baseURL != "" && !isHTTP(access.baseURL) {
 		fields.Fault("base_url", "url_parsing", "Input should be a valid http or https URL")
 	}
-	access.jar = newJar(readPairs(fields, "cookies"))
-	access.headers = readPairs(fields, "headers")
+	access.jar = cookies.NewJar(nil)
+	access.jar.MergePlain(readPairs(fields, "cookies", cookies.Parse))
+	access.headers = readPairs(fields, "headers", protocol.ParsePairs)
 	return access
 }
 
@@ -155,11 +157,11 @@ func isHTTP(text string) bool {
 
 // readPairs reads an optional object of strings. The fault does not repeat the
 // values: they are cookies and headers.
-func readPairs(fields *requests.Fields, name string) []protocol.Pair {
+func readPairs(fields *requests.Fields, name string, parse func([]byte) ([]protocol.Pair, error)) []protocol.Pair {
 	if !fields.Has(name) {
 		return nil
 	}
-	pairs, err := protocol.ParsePairs(fields.Value(name))
+	pairs, err := parse(fields.Value(name))
 	if err != nil {
 		fields.Fault(name, "dict_type", "Input should be a valid dictionary of strings: "+err.Error())
 	}
@@ -216,5 +218,5 @@ func (s *session) appendCookies(dst []byte) []byte {
 	if s.tools == nil {
 		return append(dst, "null"...)
 	}
-	return s.tools.jar.appendJSON(dst)
+	return protocol.AppendPairs(dst, s.tools.jar.Plain())
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/turn/internal/pool"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/internal/jsonapi"
 	"example.com/turn/servers/internal/sessions"
@@ -91,7 +92,7 @@ func (c Config) withDefaults() Config {
 		c.MaxRequestBytes = DefaultMaxRequestBytes
 	}
 	if c.Transport == nil {
-		c.Transport = newTransport()
+		c.Transport = pool.New()
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/requests"
@@ -23,20 +21,7 @@ import (
 type toolAccess struct {
 	baseURL string
 	headers []protocol.Pair
-	jar     *jar // the session's copy of the resources cookies
-}
-
-// newTransport is a connection pool with the settings of section 6: idle
-// connections end before the server's side gives them up, nothing else has a
-// limit, and no proxy comes in from the environment.
-func newTransport() *http.Transport {
-	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 10 * time.Second, Count: 3}}
-	return &http.Transport{
-		DialContext:         dialer.DialContext,
-		DisableCompression:  true,
-		MaxIdleConnsPerHost: math.MaxInt,
-		IdleConnTimeout:     15 * time.Second,
-	}
+	jar     *cookies.Jar // the session's copy of the resources cookies
 }
 
 // newClient is a client that follows no redirect: it would carry the session's
@@ -110,15 +95,15 @@ func (t *turn) post(ctx context.Context, call functionCall) (toolOutput, error) 
 		request.Header.Set(header.Name, header.Value)
 	}
 	request.Header.Set("Content-Type", "application/json")
-	if cookies := tools.jar.header(); cookies != "" {
-		request.Header.Set("Cookie", cookies)
+	if header := tools.jar.Header(); header != "" {
+		request.Header.Set("Cookie", header)
 	}
 	response, err := t.server.client.Do(request)
 	if err != nil {
 		return toolOutput{}, unanswered(call, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	tools.jar.merge(response.Header, t.server.config.Clock())
+	tools.jar.MergeReply(response.Header, t.server.config.Clock())
 	return t.readOutput(call, response)
 }
 

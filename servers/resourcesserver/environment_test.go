@@ -13,10 +13,6 @@ type nothing = struct{}
 
 func callNothing(context.Context, nothing, json.RawMessage) (any, error) { return nil, nil }
 
-func verifyNothing(context.Context, nothing, resourcesserver.Answer) (resourcesserver.Verdict, error) {
-	return resourcesserver.Verdict{Reward: 1}, nil
-}
-
 func TestAnEnvironmentIsCheckedAsAWhole(t *testing.T) {
 	_, err := resourcesserver.New(resourcesserver.TaskEnvironment[nothing]{Tools: []resourcesserver.Tool[nothing]{
 		{Name: "fine", Call: callNothing},

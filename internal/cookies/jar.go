@@ -1,4 +1,4 @@
-package httpcall
+package cookies
 
 import (
 	"fmt"
@@ -11,32 +11,41 @@ import (
 	"example.com/turn/protocol"
 )
 
-// A Jar holds the cookies of one server in one episode (section 1). net/http's
-// jar and cookies do not do: they drop quotes, skip a cookie in silence, and
-// keep paths and domains that the protocol ignores.
-//
-// A jar belongs to one session and is not safe for concurrent use.
+// A Jar holds the cookies of one server in one episode. It belongs to one session
+// and is not safe for concurrent use.
 type Jar struct {
 	secrets *failures.Secrets
-	cookies []cookie // in the order of their first appearance
+	cookies []cookie       // in the order of their first appearance
+	live    int            // how many of them are not gone
+	index   map[string]int // of those by name; nil while there are few
 }
 
 type cookie struct {
 	name string
 	wire string // the value as it goes into a Cookie header
+	gone bool   // it has expired
 }
 
-// NewJar makes an empty jar whose values become secrets.
+// fewCookies are looked for one by one.
+const fewCookies = 16
+
+// NewJar makes an empty jar whose values become secrets, unless secrets is nil.
 func NewJar(secrets *failures.Secrets) *Jar { return &Jar{secrets: secrets} }
 
+// Secrets are those that the jar's values were added to.
+func (j *Jar) Secrets() *failures.Secrets { return j.secrets }
+
 // Empty reports whether there is no cookie.
-func (j *Jar) Empty() bool { return len(j.cookies) == 0 }
+func (j *Jar) Empty() bool { return j.live == 0 }
 
 // Header is the value of the Cookie header, "" when there is none to send.
 func (j *Jar) Header() string {
 	var b strings.Builder
-	for i, c := range j.cookies {
-		if i > 0 {
+	for _, c := range j.cookies {
+		if c.gone {
+			continue
+		}
+		if b.Len() > 0 {
 			b.WriteString("; ")
 		}
 		b.WriteString(c.name)
@@ -48,9 +57,11 @@ func (j *Jar) Header() string {
 
 // Plain is the cookies as JSON has them: without quotes and escapes.
 func (j *Jar) Plain() []protocol.Pair {
-	pairs := make([]protocol.Pair, len(j.cookies))
-	for i, c := range j.cookies {
-		pairs[i] = protocol.Pair{Name: c.name, Value: plainValue(c.wire)}
+	pairs := make([]protocol.Pair, 0, j.live)
+	for _, c := range j.cookies {
+		if !c.gone {
+			pairs = append(pairs, protocol.Pair{Name: c.name, Value: plainValue(c.wire)})
+		}
 	}
 	return pairs
 }
@@ -71,24 +82,23 @@ func (j *Jar) MergeReply(header http.Header, now time.Time) {
 	}
 }
 
-// ParseCookies reads cookies from JSON: an object of strings whose names a Cookie
-// header can carry.
-func ParseCookies(value []byte) ([]protocol.Pair, error) {
+// Parse reads cookies from JSON: an object of strings whose names a Cookie header
+// can carry.
+func Parse(value []byte) ([]protocol.Pair, error) {
 	pairs, err := protocol.ParsePairs(value)
 	if err != nil {
 		return nil, err
 	}
 	for _, pair := range pairs {
-		if !isCookieName(pair.Name) {
+		if !isName(pair.Name) {
 			return nil, fmt.Errorf("%q is not a cookie name", pair.Name)
 		}
 	}
 	return pairs, nil
 }
 
-// MergePlain takes over cookies that [ParseCookies] has read. A value that the jar
-// has already keeps the form it came in; another one is quoted when it needs to
-// be.
+// MergePlain takes over cookies that [Parse] has read. A value that the jar has
+// already keeps the form it came in; another one is quoted when it needs to be.
 func (j *Jar) MergePlain(pairs []protocol.Pair) {
 	for _, pair := range pairs {
 		if at := j.find(pair.Name); at < 0 || plainValue(j.cookies[at].wire) != pair.Value {
@@ -97,9 +107,16 @@ func (j *Jar) MergePlain(pairs []protocol.Pair) {
 	}
 }
 
+// find is where a cookie is, -1 when the jar does not have it.
 func (j *Jar) find(name string) int {
+	if j.index != nil {
+		if at, known := j.index[name]; known {
+			return at
+		}
+		return -1
+	}
 	for i := range j.cookies {
-		if j.cookies[i].name == name {
+		if j.cookies[i].name == name && !j.cookies[i].gone {
 			return i
 		}
 	}
@@ -115,12 +132,30 @@ func (j *Jar) set(name, wire string) {
 		j.cookies[at].wire = wire
 		return
 	}
-	j.cookies = append(j.cookies, cookie{name, wire})
+	j.cookies = append(j.cookies, cookie{name: name, wire: wire})
+	j.live++
+	switch {
+	case j.index != nil:
+		j.index[name] = len(j.cookies) - 1
+	case len(j.cookies) > fewCookies:
+		j.buildIndex()
+	}
+}
+
+func (j *Jar) buildIndex() {
+	j.index = make(map[string]int, 2*fewCookies)
+	for i, c := range j.cookies {
+		if !c.gone {
+			j.index[c.name] = i
+		}
+	}
 }
 
 func (j *Jar) remove(name string) {
 	if at := j.find(name); at >= 0 {
-		j.cookies = append(j.cookies[:at], j.cookies[at+1:]...)
+		j.cookies[at].gone = true
+		j.live--
+		delete(j.index, name)
 	}
 }
 
@@ -130,7 +165,7 @@ func (j *Jar) remove(name string) {
 func parseSetCookie(line string) (name, value, attributes string, ok bool) {
 	name, rest, ok := strings.Cut(line, "=")
 	name = strings.TrimSpace(name)
-	if !ok || !isCookieName(name) {
+	if !ok || !isName(name) {
 		return "", "", "", false
 	}
 	rest = strings.TrimLeft(rest, " \t")
@@ -164,9 +199,9 @@ func quotedLen(s string) int {
 	return 0
 }
 
-// isCookieName reports whether a Cookie header, and JSON, can carry the name:
+// isName reports whether a Cookie header, and JSON, can carry the name:
 // anything visible without a separator.
-func isCookieName(name string) bool {
+func isName(name string) bool {
 	return name != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
 		return r <= ' ' || r == ';' || r == ',' || r == '=' || r == '"' || r == 0x7F
 	})

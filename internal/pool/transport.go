@@ -1,4 +1,4 @@
-package httpcall
+package pool
 
 import (
 	"context"
@@ -25,10 +25,10 @@ const (
 	keepAliveProbes   = 3
 )
 
-// NewTransport makes the connection pool for the servers of one driver. It has
+// New makes the connection pool for the servers of one driver. It has
 // no limit of its own on connections or time, takes no proxy from the
 // environment and asks for no compression.
-func NewTransport() *http.Transport {
+func New() *http.Transport {
 	return &http.Transport{
 		DialContext:        dial,
 		DisableCompression: true,

@@ -1,4 +1,4 @@
-package httpcall_test
+package cookies_test
 
 import (
 	"net/http"
@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/turn/failures"
-	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
 )
@@ -18,8 +18,8 @@ import (
 var jarTime = time.Date(2026, 8, 22, 12, 0, 0, 0, time.UTC)
 
 // jarOf is a jar that has seen one reply for each list of Set-Cookie headers.
-func jarOf(replies ...[]string) *httpcall.Jar {
-	jar := httpcall.NewJar(&failures.Secrets{})
+func jarOf(replies ...[]string) *cookies.Jar {
+	jar := cookies.NewJar(&failures.Secrets{})
 	for _, lines := range replies {
 		jar.MergeReply(http.Header{"Set-Cookie": lines}, jarTime)
 	}
@@ -38,7 +38,7 @@ func plainValue(t *testing.T, wire string) string {
 
 // wireValue is what a value in JSON is in a Cookie header.
 func wireValue(plain string) string {
-	jar := httpcall.NewJar(nil)
+	jar := cookies.NewJar(nil)
 	jar.MergePlain([]protocol.Pair{{Name: "s", Value: plain}})
 	return strings.TrimPrefix(jar.Header(), "s=")
 }
@@ -235,7 +235,7 @@ func TestResourcesCookiesAreMerged(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			jar := jarOf(test.set)
-			pairs, err := httpcall.ParseCookies([]byte(test.json))
+			pairs, err := cookies.Parse([]byte(test.json))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -264,7 +264,7 @@ func TestParseCookiesRefuses(t *testing.T) {
 		{`{"a\udcff":"1"}`, `"a\xed\xb3\xbf" is not a cookie name`},
 		{`{"ok":"1","a\u007f":"1"}`, `"a\x7f" is not a cookie name`},
 	} {
-		if _, err := httpcall.ParseCookies([]byte(test.json)); err == nil || err.Error() != test.want {
+		if _, err := cookies.Parse([]byte(test.json)); err == nil || err.Error() != test.want {
 			t.Errorf("ParseCookies(%s) says %v, want %s", test.json, err, test.want)
 		}
 	}
@@ -272,7 +272,7 @@ func TestParseCookiesRefuses(t *testing.T) {
 
 func TestCookieValuesBecomeSecrets(t *testing.T) {
 	var secrets failures.Secrets
-	jar := httpcall.NewJar(&secrets)
+	jar := cookies.NewJar(&secrets)
 	jar.MergeReply(http.Header{"Set-Cookie": {`a="quoted\054value"; Path=/public`, "b=removed-later", "c=short", "b=; Max-Age=0"}}, jarTime)
 	jar.MergePlain([]protocol.Pair{{Name: "d", Value: "plain value"}})
 	const text = `"quoted\054value" quoted,value removed-later short /public "plain value" plain value`
@@ -288,7 +288,7 @@ func FuzzJar(f *testing.F) {
 		f.Add(line, "s=2", `{"s":"a\"\\;,é€\u0000\udcff"}`)
 		f.Add("t=1", line, `{"s":"\ud800\udc00\udc7f"}`)
 	}
-	f.Fuzz(func(t *testing.T, first, second, cookies string) {
+	f.Fuzz(func(t *testing.T, first, second, brought string) {
 		jar := jarOf([]string{first}, []string{second})
 		check := func() {
 			if !isHeaderValue(jar.Header()) {
@@ -306,7 +306,7 @@ func FuzzJar(f *testing.F) {
 		for _, pair := range jar.Plain() {
 			written.Text(pair.Name, pair.Value)
 		}
-		pairs, err := httpcall.ParseCookies(written.End().Bytes())
+		pairs, err := cookies.Parse(written.End().Bytes())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func FuzzJar(f *testing.F) {
 		if got := jar.Header(); got != before {
 			t.Fatalf("by way of JSON %q becomes %q", before, got)
 		}
-		pairs, err = httpcall.ParseCookies([]byte(cookies))
+		pairs, err = cookies.Parse([]byte(brought))
 		if err != nil {
 			return
 		}
