@@ -240,7 +240,7 @@ func TestReceiptIsRead(t *testing.T) {
 			servers.Play(scripted.Script{scripted.AgentClose: {{Raw: new(`{"agent_session_id":"{{id}}"` + test.fields + `}`)}}})
 			got, err := newSession(t, servers, protocol.EpisodeID{RolloutID: "r"}, agentclient.Config{}).Close(within(t))
 			if test.violation != "" {
-				checkViolation(t, err, failures.StageCleanup, "the reply of agent server agent to POST /v1/agent_sessions/close: ", test.violation)
+				checkViolation(t, err, failures.StageCleanup, "the reply of agent server to POST /v1/agent_sessions/close: ", test.violation)
 			} else if err != nil {
 				t.Error(err)
 			}
@@ -266,7 +266,7 @@ func TestRefusalsHaveTheirStage(t *testing.T) {
 				}
 				want := &failures.Failure{
 					Stage: call.stage, Terminal: true, Status: status, RetryAfter: time.Millisecond,
-					Reason: "agent server agent refused " + call.what + " with " + strconv.Itoa(status) + " " + http.StatusText(status) + ": its own words",
+					Reason: "agent server refused " + call.what + " with " + strconv.Itoa(status) + " " + http.StatusText(status) + ": its own words",
 				}
 				sends := 1
 				if passing := status == 408 || status == 425 || status == 429 || status >= 500; passing {

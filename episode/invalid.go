@@ -9,7 +9,7 @@ import (
 )
 
 // ErrNotUTF8 is the error of a request whose text is not UTF-8.
-var ErrNotUTF8 = errors.New("the body is not UTF-8")
+var ErrNotUTF8 = errors.New("the text is not UTF-8")
 
 // An InvalidRequest lists everything that is wrong with a request. On the wire
 // it is the detail of a 422, in the form that FastAPI gives it (section 3).
@@ -30,7 +30,10 @@ const maxInput = 512
 func (e *InvalidRequest) Error() string {
 	texts := make([]string, len(e.Faults))
 	for i, fault := range e.Faults {
-		texts[i] = strings.Join(fault.Path, ".") + ": " + fault.Msg
+		texts[i] = fault.Msg
+		if len(fault.Path) > 0 {
+			texts[i] = strings.Join(fault.Path, ".") + ": " + fault.Msg
+		}
 	}
 	return strings.Join(texts, "; ")
 }

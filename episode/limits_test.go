@@ -467,3 +467,25 @@ func TestANextAttemptThatIsNotAdmittedLeavesTheLastFailure(t *testing.T) {
 		<-running
 	})
 }
+
+// A close that is told to come back later than it has time for is tried again all
+// the same: nobody else will close the session.
+func TestACloseIsTriedAgainWhateverRetryAfterAsksFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closes atomic.Int64
+		b := &bubble{over: map[string]http.HandlerFunc{rclose: func(w http.ResponseWriter, r *http.Request) {
+			if closes.Add(1) < 4 {
+				w.Header().Set("Retry-After", "60")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			answer(w, r)
+		}}}
+		d, stop := b.driver(t, func(c *episode.Config) { c.CleanupTimeout = 30 * time.Second })
+		defer stop()
+		mustSucceed(t, d.Run(t.Context(), newRequest()))
+		if closes.Load() != 4 {
+			t.Errorf("%d closes, want 4", closes.Load())
+		}
+	})
+}

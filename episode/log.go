@@ -8,19 +8,18 @@ import (
 	"example.com/turn/failures"
 )
 
-func (d *Driver) logFailure(reply Reply, took time.Duration) {
+// logOutcome tells of an attempt that failed, and of one whose agent ran out of
+// time; of others nothing.
+func (d *Driver) logOutcome(reply Reply, took time.Duration) {
 	f := reply.Failure
 	if f == nil {
+		if reply.Result.AgentTimedOut {
+			d.warn(reply, took).Msg("an agent ran out of time; what there is of its answer was verified")
+		}
 		return
 	}
-	event := d.config.Logger.Warn()
-	if event == nil {
-		return
-	}
-	event.Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
-		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).
-		Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).Bool("terminal", f.Terminal).
-		Str("reason", f.Reason).Float64("took_seconds", took.Seconds())
+	event := d.warn(reply, took).Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).
+		Bool("terminal", f.Terminal).Str("reason", f.Reason)
 	// What 0.7.0 has no place for in its reply.
 	if f.CleanupError != "" {
 		event.Str("cleanup_error", f.CleanupError)
@@ -31,12 +30,19 @@ func (d *Driver) logFailure(reply Reply, took time.Duration) {
 	d.warnOfKind(f.Kind)
 }
 
+func (d *Driver) warn(reply Reply, took time.Duration) *zerolog.Event {
+	return d.config.Logger.Warn().
+		Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
+		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).
+		Float64("took_seconds", took.Seconds())
+}
+
 // maxLogged is how many bytes of a body a log line holds.
 const maxLogged = 64 << 10
 
 func logBody(event *zerolog.Event, name string, body []byte) {
 	switch {
-	case body == nil:
+	case body == nil || event == nil:
 	case len(body) > maxLogged:
 		event.Int(name+"_bytes", len(body))
 	default:

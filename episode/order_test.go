@@ -547,6 +547,22 @@ func TestAPanicIsThatEpisodesFailure(t *testing.T) {
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
+// A bug in the last call costs no verdict.
+func TestAPanicInTheResourcesCloseCostsNoVerdict(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	config.Resources.Transport = panicking{on: protocol.PathCloseSession, next: http.DefaultTransport}
+	failed := map[episode.Server]int{}
+	config.CloseFailed = func(server episode.Server) { failed[server]++ }
+	if result := mustSucceed(t, newDriver(t, config).Run(t.Context(), newRequest())); result.Reward != 1 {
+		t.Errorf("reward %v, want 1", result.Reward)
+	}
+	if diff := cmp.Diff(map[episode.Server]int{episode.ResourcesServer: 1}, failed); diff != "" {
+		t.Errorf("closes that failed (-want +got):\n%s", diff)
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
 // panicking panics on one call.
 type panicking struct {
 	on   string

@@ -107,7 +107,7 @@ func (r *Request) parse(f *faults) {
 // body, which must not change as long as it is used. The error is an
 // *[InvalidRequest] that lists all faults, or [ErrNotUTF8].
 func ParseRequest(body []byte) (*Request, error) {
-	object, err := parseBody(body)
+	object, err := parseBody([]string{"body"}, body)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func ParseRequest(body []byte) (*Request, error) {
 }
 
 // parseBody takes a request's text apart. A byte order mark is skipped.
-func parseBody(body []byte) (rawjson.Object, error) {
+func parseBody(path []string, body []byte) (rawjson.Object, error) {
 	body = bytes.TrimPrefix(body, []byte("\uFEFF"))
 	object, err := rawjson.ParseObject(body)
 	if err == nil {
@@ -127,9 +127,9 @@ func parseBody(body []byte) (rawjson.Object, error) {
 	var f faults
 	var syntax *rawjson.SyntaxError
 	if errors.As(err, &syntax) {
-		f.add("json_invalid", []string{"body"}, nil, "JSON decode error: %s at byte %d", syntax.Problem, syntax.Offset)
+		f.add("json_invalid", path, nil, "JSON decode error: %s at byte %d", syntax.Problem, syntax.Offset)
 	} else {
-		f.add("model_attributes_type", []string{"body"}, body, "Input should be an object, not %s", rawjson.Describe(body))
+		f.add("model_attributes_type", path, body, "Input should be an object, not %s", rawjson.Describe(body))
 	}
 	return nil, f.err()
 }

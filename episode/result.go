@@ -50,6 +50,9 @@ func (r Reply) Body(encode func(*failures.Failure) Body) Body {
 type Result struct {
 	Reward float64 // finite
 	Masked bool    // mask_sample: to be kept, and left out of scores
+	// AgentTimedOut says that the agent ran out of its time, and that what there
+	// was of its answer was verified.
+	AgentTimedOut bool
 
 	fields rawjson.Object // in the order in which they are printed
 }

@@ -38,7 +38,7 @@ type Row struct {
 // ParseLegacyRequest reads the body of POST /run in legacy mode: a flat row, or an
 // episode request as [ParseRequest] takes it. row reports which of them it was.
 func ParseLegacyRequest(body []byte, rules RowRules) (r *Request, row bool, err error) {
-	object, err := parseBody(body)
+	object, err := parseBody([]string{"body"}, body)
 	if err != nil {
 		return nil, false, err
 	}
@@ -82,7 +82,7 @@ func needIndexes(f *faults, path []string, object rawjson.Object) {
 // ParseRow reads a line of a dataset. It refers to line, which must not change as
 // long as the row is used.
 func ParseRow(line []byte, rules RowRules) (Row, error) {
-	object, err := parseBody(line)
+	object, err := parseBody(nil, line)
 	if err != nil {
 		return Row{}, err
 	}
@@ -107,6 +107,9 @@ func ParseRow(line []byte, rules RowRules) (Row, error) {
 func readRow(f *faults, path []string, object rawjson.Object, rules RowRules) Row {
 	row := readIdentity(f, path, object)
 	row.Request.TaskID = protocol.TaskID{Taskset: rowTaskset(f, path, object, rules), TaskID: rowTaskID(object, row)}
+	if id, _ := object.Get("task_id"); rawjson.IsObject(id) {
+		f.add("string_type", at(path, "task_id"), id, "Input should be text or a number: only beside task_input is it an object")
+	}
 	if id := row.Request.TaskID.TaskID; id != "" {
 		checkID(f, at(path, "task_id"), id, nil)
 	}

@@ -179,14 +179,20 @@ func (a answer) addTo(result *Result) {
 		result.add("ng_trajectory", a.Trajectory)
 	}
 	if a.timedOut != nil {
+		result.AgentTimedOut = true
 		result.add("agent_timed_out", []byte("true"))
 		result.add("agent_timeout_seconds", strconv.AppendFloat(nil, a.timedOut.After.Seconds(), 'g', -1, 64))
 	}
 }
 
-// closeResources closes the resources session. Its failure changes no answer; a
-// person and a counter learn of it.
+// closeResources closes the resources session. Its failure, and even a bug in it,
+// changes no answer; a person and a counter learn of it.
 func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.Session) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			d.closeFailed(ResourcesServer, "resources_session_id", resources.ID(), d.Unhandled(bug))
+		}
+	}()
 	ctx, cancel := d.cleanup(ctx)
 	defer cancel()
 	if err := resources.Close(ctx); err != nil {

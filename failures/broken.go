@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/textproto"
 	"net/url"
 	"os"
 	"syscall"
@@ -177,6 +178,10 @@ func words(err error) string {
 		return "the connection ended within the reply"
 	case errors.Is(err, io.EOF):
 		return "the connection ended before the reply"
+	}
+	var malformed textproto.ProtocolError
+	if errors.As(err, &malformed) { // its text quotes the header, which may be a cookie
+		return "the reply's headers are not HTTP"
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op != "dial" {

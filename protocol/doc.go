@@ -14,5 +14,6 @@
 //	7  POST /close_session            the resources session ends
 //
 // (Steps 0 and 2 are no calls: the closes are registered before the seeds that
-// they undo.) Package episode has the story of how they are driven.
+// they undo.) Package episode has the story of how they are driven. Sections that
+// doc comments refer to are those of docs/protocol.md in this repository.
 package protocol

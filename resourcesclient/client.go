@@ -41,12 +41,20 @@ const DefaultName = "resources"
 func (c Config) call() httpcall.Config {
 	return httpcall.Config{
 		URL:           c.URL,
-		Server:        "resources server " + c.ServerName(),
+		Server:        c.title(),
 		Transport:     c.Transport,
 		Resend:        c.Resend,
 		MaxReplyBytes: c.MaxReplyBytes,
 		Logger:        c.Logger,
 	}
+}
+
+// title is how reasons call the server.
+func (c Config) title() string {
+	if c.ServerName() == DefaultName {
+		return "resources server"
+	}
+	return "resources server " + c.ServerName()
 }
 
 // ServerName is the server's name: Name, or the default.

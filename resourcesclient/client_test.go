@@ -246,7 +246,7 @@ func TestRefusalsHaveTheirStage(t *testing.T) {
 		}
 		got.Reason, got.Status = strings.TrimSuffix(got.Reason, "its own words"), 0
 		want := &failures.Failure{Stage: test.stage, Kind: test.kind, Terminal: test.terminal,
-			Reason: "resources server resources refused " + test.what + " with " + statusLine(test.status) + ": "}
+			Reason: "resources server refused " + test.what + " with " + statusLine(test.status) + ": "}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s %d (-want +got):\n%s", test.route, test.status, diff)
 		}

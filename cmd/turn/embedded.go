@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/turn/internal/httpserve"
 	"example.com/turn/servers/environments"
 )
 
@@ -30,16 +31,16 @@ func serveEmbedded(name, resourcesAddress, agentAddress string, logger zerolog.L
 	}
 	e := &embedded{
 		environment: environment,
-		resources:   &http.Server{Handler: environment.Resources, ReadHeaderTimeout: time.Minute},
-		agent:       &http.Server{Handler: environment.Agent, ReadHeaderTimeout: time.Minute},
+		resources:   httpserve.New(environment.Resources, logger),
+		agent:       httpserve.New(environment.Agent, logger),
 		broken:      make(chan error, 2),
 	}
 	if e.resourcesListener, err = net.Listen("tcp", resourcesAddress); err != nil {
-		return nil, fmt.Errorf("cannot listen: %w", err)
+		return nil, cannotListen("--resources-listen", err)
 	}
 	if e.agentListener, err = net.Listen("tcp", agentAddress); err != nil {
 		_ = e.resourcesListener.Close()
-		return nil, fmt.Errorf("cannot listen: %w", err)
+		return nil, cannotListen("--agent-listen", err)
 	}
 	go e.serve(e.resources, e.resourcesListener)
 	go e.serve(e.agent, e.agentListener)

@@ -177,6 +177,9 @@ func countRoutes(servers *scripted.Servers) map[scripted.Route]int {
 	return count
 }
 
+// draining is what serve logs when it has been told to stop.
+const draining = "draining: no new episode begins; a second signal ends at once"
+
 // The address that serve prints can be dialled as it is printed, and every setting
 // in force is printed with it.
 func TestServePrintsWhereItIsAndWhatHolds(t *testing.T) {
@@ -222,7 +225,7 @@ func TestServeDrains(t *testing.T) {
 	awaitCall(t, servers, scripted.Responses, 1)
 
 	p.signal(t, syscall.SIGTERM)
-	p.awaitLog(t, "draining: no new episode begins")
+	p.awaitLog(t, draining)
 	if response, err := client.Get(url + "/readyz"); err != nil || response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("readiness while draining: %v, %v; want 503", response, err)
 	}
@@ -270,7 +273,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	go post(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, url)
 	awaitCall(t, servers, scripted.Responses, 1)
 	p.signal(t, syscall.SIGTERM)
-	p.awaitLog(t, "draining: no new episode begins")
+	p.awaitLog(t, draining)
 	p.signal(t, syscall.SIGTERM)
 	if status := p.awaitExit(t); !status.Signaled() || status.Signal() != syscall.SIGTERM {
 		t.Errorf("ended with %v, want by SIGTERM", status)

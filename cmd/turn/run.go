@@ -162,10 +162,17 @@ func (c *runCommand) check() error {
 		return usage(runHint, "--repeats must be at least 1")
 	case c.Limit < 0:
 		return usage(runHint, "--limit must not be negative")
+	case c.Grace < 0:
+		return usage(runHint, "--grace must not be negative")
 	}
 	if c.Dataset != "-" {
 		if _, err := os.Stat(c.Dataset); err != nil {
 			return usage(runHint, "no dataset: %w", err)
+		}
+	}
+	if !c.Resume && !c.Overwrite {
+		if err := collect.FilesOf(c.Output).CheckFree(); err != nil {
+			return c.explain(err)
 		}
 	}
 	return nil
@@ -225,6 +232,7 @@ func (c *runCommand) explain(err error) error {
 		input   *collect.InputError
 		exists  *collect.ExistsError
 		changed *collect.ChangedError
+		output  *collect.OutputError
 	)
 	switch {
 	case errors.As(err, &input):
@@ -233,6 +241,8 @@ func (c *runCommand) explain(err error) error {
 		return usage("--resume to go on where it ended, --overwrite to replace it, or another -o", "%w", err)
 	case errors.As(err, &changed):
 		return usage("--overwrite to begin anew, or another -o", "%w", err)
+	case errors.As(err, &output):
+		return &exitError{status: exitFailed, err: err, hint: "when there is room, the same command with --resume: what was written is kept"}
 	}
 	return err
 }
@@ -256,20 +266,28 @@ func printSummary(w io.Writer, s collect.Summary, output string) {
 	}
 	line("done", "%d of %d rollouts (%d masked, %d failed, %d missing), in %d attempts", s.Done, s.Owed, s.Masked, s.Failed, s.Missing(), s.Attempts)
 	for _, f := range s.Failures() {
-		line("failed", "%d in %s%s", f.Count, f.Stage, inBrackets(string(f.Kind)))
+		line("failed", "%d in %s%s, such as: %s", f.Count, f.Stage, inBrackets(string(f.Kind)), f.Example)
+	}
+	if s.TimedOut > 0 {
+		line("timed out", "%d agents; what there was of their answers was verified", s.TimedOut)
 	}
 	if mean, ok := s.Mean(); ok {
 		line("reward", "mean %.3f over %d results that are not masked", mean, s.Scored())
 	} else {
 		line("reward", "none: there is no result that is not masked")
 	}
-	line("time", "p50 %s, p90 %s, p99 %s an episode", rounded(s.Quantile(0.5)), rounded(s.Quantile(0.9)), rounded(s.Quantile(0.99)))
+	if s.Attempts > 0 {
+		line("time", "p50 %s, p90 %s, p99 %s an episode", rounded(s.Quantile(0.5)), rounded(s.Quantile(0.9)), rounded(s.Quantile(0.99)))
+	}
 	line("results", "%s", files.Rollouts)
+	if s.Failed > 0 {
+		line("failures", "%s", files.Failures)
+	}
 	if s.Missing() > 0 {
 		line("next", "the same command with --resume runs the %d that are missing", s.Missing())
 	}
-	if s.Failed > 0 || s.Attempts > s.Done+s.Failed {
-		line("failures", "%s", files.Failures)
+	if retryable := s.Failed - s.FailedForGood; retryable > 0 {
+		line("next", "with --resume and a higher --max-attempts, the %d that did not fail for good are tried again", retryable)
 	}
 }
 

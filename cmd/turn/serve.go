@@ -11,6 +11,7 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/internal/envserver"
+	"example.com/turn/internal/httpserve"
 	"example.com/turn/internal/telemetry"
 	"example.com/turn/retry"
 )
@@ -32,7 +33,7 @@ func (serveCommand) Help() string {
     turn demo weather
     turn serve --resources http://127.0.0.1:9001 --agent http://127.0.0.1:9002 --tool-transport direct_http
 
-It stops on SIGINT or SIGTERM: readiness goes off, running episodes get --grace and are then cancelled, their sessions are closed. A second signal ends it at once.`
+It stops on SIGINT or SIGTERM: readiness goes off, running episodes get --grace and are then cancelled, their sessions are closed, and it exits with 0. A second signal ends it at once, and leaves open what is open.`
 }
 
 const serveHint = "turn serve --help"
@@ -40,6 +41,9 @@ const serveHint = "turn serve --help"
 func (c *serveCommand) run(ctx context.Context, p program) error {
 	if c.Resources == "" || c.Agent == "" {
 		return usage(serveHint, "serve needs --resources URL and --agent URL")
+	}
+	if c.Grace < 0 {
+		return usage(serveHint, "--grace must not be negative")
 	}
 	policy, err := c.policy()
 	if err != nil {
@@ -57,12 +61,12 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	defer driver.Close()
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return fmt.Errorf("cannot listen: %w", err)
+		return cannotListen("--listen", err)
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	c.logStart(logger, listener.Addr(), driver, policy)
-	return envserver.New(envserver.Config{
+	err = envserver.New(envserver.Config{
 		Driver: driver,
 		Policy: policy,
 		Compat: envserver.Compat(c.Compat),
@@ -76,6 +80,13 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 		Metrics: metrics,
 		Logger:  logger,
 	}).Serve(ctx, listener)
+	logger.Info().Msg("stopped")
+	return err
+}
+
+// cannotListen is the error of an address that a flag gives.
+func cannotListen(flag string, err error) error {
+	return &exitError{status: exitFailed, err: fmt.Errorf("cannot listen: %w", err), hint: flag + " with a free address, such as 127.0.0.1:0"}
 }
 
 // policy is that of /run. Collectors find captured model calls under the attempt
@@ -105,7 +116,7 @@ func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, driver 
 	}
 	event.Str("grace", c.Grace.String()).Bool("legacy", c.Legacy).Str("compat", c.Compat).
 		Stringer("max_request_bytes", byteSize(envserver.MaxRequestBytes)).
-		Str("read_header_timeout", envserver.ReadHeaderTimeout.String())
+		Str("read_header_timeout", httpserve.ReadHeaderTimeout.String())
 	logLimits(event, driver, c.protocolFlags, policy).Msg("listening")
 }
 

@@ -36,7 +36,11 @@ func (s settings) Validate(app *kong.Application) error {
 	addFlagNames(app.Node, known)
 	var unknown []string
 	for name := range s.values {
-		if !known[name] {
+		switch dashed := strings.ReplaceAll(name, "_", "-"); {
+		case known[name]:
+		case known[dashed]:
+			unknown = append(unknown, name+" (did you mean "+dashed+"?)")
+		default:
 			unknown = append(unknown, name)
 		}
 	}

@@ -199,7 +199,7 @@ func TestOneBrokenTaskLeavesTheOthersAlone(t *testing.T) {
 	if summary.Done != 19 || summary.Failed != 1 || summary.Missing() != 0 || summary.Attempts != 22 {
 		t.Errorf("summary %+v, want 19 done and 1 failed in 22 attempts", summary)
 	}
-	want := []collect.FailureCount{{FailureGroup: collect.FailureGroup{Stage: failures.StageSeed}, Count: 1}}
+	want := []collect.FailureCount{{FailureGroup: collect.FailureGroup{Stage: failures.StageSeed}, Count: 1, Example: "resources server refused POST /seed_session with 500 Internal Server Error: poison"}}
 	if diff := cmp.Diff(want, summary.Failures()); diff != "" {
 		t.Errorf("failures (-want +got):\n%s", diff)
 	}
@@ -538,6 +538,30 @@ func TestAnOutputThatEndsWithinItsLastLine(t *testing.T) {
 	}
 }
 
+// A resumption that asks for less would forget what the rest was of.
+func TestAResumptionThatAsksForLess(t *testing.T) {
+	b := newBench(t, flat(3))
+	b.config.Repeats = 2
+	b.run(t)
+	inputs := b.inputs(t)
+	for name, change := range map[string]func(*collect.Config){
+		"rows":    func(c *collect.Config) { c.Limit = 2 },
+		"repeats": func(c *collect.Config) { c.Repeats = 1 },
+	} {
+		config := b.config
+		config.Resume = true
+		change(&config)
+		_, err := collect.Run(t.Context(), config)
+		var changed *collect.ChangedError
+		if !errors.As(err, &changed) || !strings.Contains(err.Error(), "does not ask for") {
+			t.Errorf("fewer %s: got %v, want a refusal", name, err)
+		}
+	}
+	if diff := cmp.Diff(pairs(inputs), pairs(b.inputs(t))); diff != "" {
+		t.Errorf("what is owed has changed (-before +after):\n%s", diff)
+	}
+}
+
 func TestABrokenLineInTheMiddleStopsAResumption(t *testing.T) {
 	b := newBench(t, flat(3))
 	b.run(t)
@@ -638,7 +662,7 @@ func TestAResumptionNoticesAChangedDataset(t *testing.T) {
 	b.write(t, strings.Replace(flat(2), `"n":1`, `"n":2`, 1))
 	_, err = collect.Run(t.Context(), b.config)
 	var changed *collect.ChangedError
-	if !errors.As(err, &changed) || changed.TaskIndex != 1 {
+	if !errors.As(err, &changed) || !strings.Contains(err.Error(), "task tasks/1 (index 1)") {
 		t.Errorf("got %v, want that task 1 has changed", err)
 	}
 	if after, _ := os.ReadFile(b.config.Output); !bytes.Equal(before, after) {

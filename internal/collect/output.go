@@ -64,8 +64,8 @@ func (f Files) checkApart(dataset string) error {
 	return nil
 }
 
-// checkFree refuses to run over an earlier output.
-func (f Files) checkFree() error {
+// CheckFree refuses, with an *[ExistsError], to run over an earlier output.
+func (f Files) CheckFree() error {
 	for _, path := range []string{f.Rollouts, f.Failures} {
 		info, err := os.Stat(path)
 		switch {

@@ -36,6 +36,7 @@ type failedBefore struct {
 	attempts int
 	terminal bool // any of them
 	last     FailureGroup
+	reason   string // of the last
 }
 
 // readPast reads what an earlier run has left. A last line that was cut off is cut
@@ -69,7 +70,10 @@ func readPast(files Files, note func(string)) (past, error) {
 		before := p.failures[k]
 		before.attempts++
 		before.terminal = before.terminal || isTrue(fields, "_ng_failure_terminal")
-		before.last = FailureGroup{Stage: failures.Stage(textOf(fields, "_ng_failure_stage")), Kind: failures.Kind(textOf(fields, "failure_kind"))}
+		before.last = FailureGroup{Stage: failures.Stage(fields.Text("_ng_failure_stage")), Kind: failures.Kind(fields.Text("failure_kind"))}
+		if before.reason = fields.Text("failure_reason"); before.reason == "" {
+			before.reason = fields.Text("_ng_failure_message")
+		}
 		p.failures[k] = before
 		return nil
 	})
@@ -94,12 +98,6 @@ func wholeOf(fields rawjson.Object, name string) (int64, error) {
 		return 0, fmt.Errorf("%s is no whole number", name)
 	}
 	return n, nil
-}
-
-func textOf(fields rawjson.Object, name string) string {
-	value, _ := fields.Get(name)
-	text, _ := rawjson.Text(value)
-	return text
 }
 
 func isTrue(fields rawjson.Object, name string) bool {
@@ -175,6 +173,22 @@ func readLine(text []byte, line func(rawjson.Object) error) error {
 	return line(fields)
 }
 
+// checkOwed refuses to resume when there is a result that this run does not ask for:
+// fewer rows or repeats would take the record of what it was of away.
+func (p past) checkOwed(inputs string) error {
+	left := len(p.results)
+	err := readInputs(inputs, func(r rollout) bool {
+		if _, done := p.results[r.key()]; done {
+			left--
+		}
+		return true
+	})
+	if err == nil && left > 0 {
+		return &ChangedError{What: fmt.Sprintf("%d results in the output are of rollouts that this run does not ask for: the dataset, --limit or --repeats is smaller than it was", left)}
+	}
+	return err
+}
+
 // checkUnchanged refuses to resume when a row that both runs owe is not the same in
 // both: its results would be taken for the new row's.
 func checkUnchanged(before, now string) error {
@@ -192,19 +206,14 @@ func checkUnchanged(before, now string) error {
 	var changed error
 	err = readInputs(now, func(r rollout) bool {
 		if old, known := owed[r.key()]; known && old != contentOf(episode.Row{Request: *r.request}) {
-			changed = &ChangedError{Task: r.request.TaskID.String(), TaskIndex: r.taskIndex}
+			changed = &ChangedError{What: fmt.Sprintf("task %s (index %d) is not what it was when the output was begun: the dataset or a parameter has changed", r.request.TaskID, r.taskIndex)}
 		}
 		return changed == nil
 	})
 	return errors.Join(err, changed)
 }
 
-// A ChangedError says that a dataset is not the one that an earlier run was of.
-type ChangedError struct {
-	Task      string
-	TaskIndex int64
-}
+// A ChangedError says how a run differs from the one that it is to resume.
+type ChangedError struct{ What string }
 
-func (e *ChangedError) Error() string {
-	return fmt.Sprintf("task %s (index %d) is not what it was when the output was begun: the dataset or a parameter has changed", e.Task, e.TaskIndex)
-}
+func (e *ChangedError) Error() string { return e.What }

@@ -102,7 +102,7 @@ func (c *collector) prepare() error {
 		return err
 	}
 	if !c.config.Overwrite && !c.config.Resume {
-		if err := c.files.checkFree(); err != nil {
+		if err := c.files.CheckFree(); err != nil {
 			return err
 		}
 	}
@@ -120,6 +120,9 @@ func (c *collector) prepare() error {
 			return err
 		}
 		if c.past, err = readPast(c.files, c.config.Note); err != nil {
+			return err
+		}
+		if err := c.past.checkOwed(next); err != nil {
 			return err
 		}
 	}
@@ -198,7 +201,7 @@ func (c *collector) settled(r rollout) bool {
 	if before.terminal || before.attempts >= c.config.Policy.Attempts() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.summary.addFailure(before.last)
+		c.summary.addFailure(before.last, before.reason, before.terminal)
 		c.config.Observer.Resumed(false)
 		return true
 	}

@@ -15,10 +15,14 @@ type Summary struct {
 	Done     int // with a result, masked ones included
 	Masked   int // with a result that is to be left out of scores
 	Failed   int // without a result, after their last attempt
-	Attempts int // in all rollouts together
+	TimedOut int // of those done in this run, whose agents ran out of time
+	// FailedForGood is how many of those failed had a terminal failure: a further
+	// attempt could not help.
+	FailedForGood int
+	Attempts      int // in all rollouts together
 
 	rewards  float64 // the sum over results that are not masked
-	failures map[FailureGroup]int
+	failures map[FailureGroup]*FailureCount
 	times    []time.Duration
 }
 
@@ -46,14 +50,15 @@ func (s Summary) Mean() (mean float64, ok bool) {
 // A FailureCount is how many rollouts failed in one way.
 type FailureCount struct {
 	FailureGroup
-	Count int
+	Count   int
+	Example string // the reason of one of them
 }
 
 // Failures are the rollouts without a result by stage and kind, most first.
 func (s Summary) Failures() []FailureCount {
 	counts := make([]FailureCount, 0, len(s.failures))
-	for class, count := range s.failures {
-		counts = append(counts, FailureCount{class, count})
+	for _, count := range s.failures {
+		counts = append(counts, *count)
 	}
 	slices.SortFunc(counts, func(a, b FailureCount) int {
 		if a.Count != b.Count {
@@ -81,8 +86,11 @@ func (s *Summary) add(last episode.Attempt, attempts int) {
 	switch {
 	case last.Result != nil:
 		s.addResult(result{reward: last.Result.Reward, masked: last.Result.Masked})
+		if last.Result.AgentTimedOut {
+			s.TimedOut++
+		}
 	case !last.Unsettled():
-		s.addFailure(FailureGroup{last.Failure.Stage, last.Failure.Kind})
+		s.addFailure(FailureGroup{last.Failure.Stage, last.Failure.Kind}, last.Failure.Reason, last.Failure.Terminal)
 	}
 }
 
@@ -95,10 +103,16 @@ func (s *Summary) addResult(r result) {
 	s.rewards += r.reward
 }
 
-func (s *Summary) addFailure(class FailureGroup) {
+func (s *Summary) addFailure(group FailureGroup, reason string, terminal bool) {
 	s.Failed++
-	if s.failures == nil {
-		s.failures = map[FailureGroup]int{}
+	if terminal {
+		s.FailedForGood++
 	}
-	s.failures[class]++
+	if s.failures == nil {
+		s.failures = map[FailureGroup]*FailureCount{}
+	}
+	if s.failures[group] == nil {
+		s.failures[group] = &FailureCount{FailureGroup: group, Example: reason}
+	}
+	s.failures[group].Count++
 }

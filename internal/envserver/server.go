@@ -3,7 +3,6 @@ package envserver
 import (
 	"context"
 	"errors"
-	"log"
 	"mime"
 	"net"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"example.com/turn/episode"
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/httpserve"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/internal/telemetry"
 	"example.com/turn/protocol"
@@ -59,7 +59,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	draining bool
-	running  sync.WaitGroup // requests to /run; none is added once draining
+	underWay int            // requests to /run
+	running  sync.WaitGroup // the same; none is added once draining
 }
 
 // New makes a server.
@@ -91,19 +92,12 @@ var alivePaths = []string{"/{$}", "/health", "/healthz", "/livez"}
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// ReadHeaderTimeout bounds how long a connection may take to say what it wants.
-const ReadHeaderTimeout = time.Minute
-
 // Serve answers requests on the listener until ctx ends; then it drains, and
 // returns nil when it has drained. When the listener fails it gives no grace and
 // returns that error. It closes the listener in any case. To stop without a grace,
 // call [Server.Abort] meanwhile.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: ReadHeaderTimeout,
-		ErrorLog:          log.New(s.config.Logger, "", 0), // net/http's own would print to stderr
-	}
+	server := httpserve.New(s, s.config.Logger)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	var broken error
@@ -134,9 +128,10 @@ const lastReplies = 5 * time.Second
 func (s *Server) Drain() {
 	s.mu.Lock()
 	s.draining = true
+	running := s.underWay
 	s.mu.Unlock()
 	s.config.Driver.Drain()
-	s.config.Logger.Info().Dur("grace", s.config.Grace).Msg("draining: no new episode begins")
+	s.config.Logger.Info().Int("running", running).Str("grace", s.config.Grace.String()).Msg("draining: no new episode begins; a second signal ends at once")
 	grace := time.AfterFunc(s.config.Grace, s.Abort)
 	defer grace.Stop()
 	s.running.Wait()
@@ -154,8 +149,16 @@ func (s *Server) begin() bool {
 	if s.draining {
 		return false
 	}
+	s.underWay++
 	s.running.Add(1)
 	return true
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.underWay--
+	s.running.Done()
 }
 
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +207,7 @@ func (s *Server) drive(caller context.Context, r *episode.Request) (reply episod
 		reply.Failure = failures.New(failures.StageAdmission, failures.Shutdown, "the environment server is shutting down")
 		return reply, true
 	}
-	defer s.running.Done()
+	defer s.end()
 	defer func() {
 		if bug := recover(); bug != nil {
 			reply = episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID, Failure: s.config.Driver.Unhandled(bug)}

@@ -64,7 +64,7 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 		}), failures.TransportPeerDrop, "connection"},
 		{"end before the reply", says(""), failures.TransportPeerDrop, "ended before the reply"},
 		{"end within the status line", says("HTTP/1.1 20"), failures.TransportPeerDrop, "malformed"},
-		{"end within the headers", says("HTTP/1.1 200 OK\r\nContent-Ty"), failures.TransportPeerDrop, "malformed"},
+		{"end within the headers", says("HTTP/1.1 200 OK\r\nContent-Ty"), failures.TransportPeerDrop, "headers are not HTTP"},
 		{"end between the headers", says("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"), failures.TransportPeerDrop, "ended within the reply"},
 		{"end within the body", says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{\"a\""), failures.TransportPeerDrop, "ended within the reply"},
 		{"end before the body", says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"), failures.TransportPeerDrop, "ended within the reply"},
@@ -76,7 +76,7 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 		{"a status that is no number", says("HTTP/1.1 OK\r\n\r\n"), failures.TransportPeerDrop, "malformed"},
 		{"garbage for a chunk's size", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}"), failures.TransportPeerDrop, "chunk"},
 		{"two lengths", says("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"), failures.TransportPeerDrop, "Content-Length"},
-		{"a header without a colon", says("HTTP/1.1 200 OK\r\nthis is no header\r\n\r\n{}"), failures.TransportPeerDrop, "malformed"},
+		{"a header without a colon", says("HTTP/1.1 200 OK\r\nSet-Cookie this is no header\r\n\r\n{}"), failures.TransportPeerDrop, "headers are not HTTP"},
 		{"no such host", dials(func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "weather.internal", IsNotFound: true}}
 		}), failures.TransportUnreachable, "weather.internal"},

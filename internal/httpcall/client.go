@@ -52,12 +52,11 @@ func (c Config) Validate() error {
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		wrong("want an absolute URL such as http://127.0.0.1:9001: %w", errors.Unwrap(err)) // without the URL before it
-		u = &url.URL{Scheme: "http", Host: "unknown"}
+		u = &url.URL{}
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		got := ""
-		if !strings.ContainsAny(c.URL, "@?#") {
+		got := "" // what does not parse may hold a password anywhere
+		if err == nil && !strings.ContainsAny(c.URL, "@?#") {
 			got = fmt.Sprintf(", got %q", c.URL)
 		}
 		wrong("want an absolute URL such as http://127.0.0.1:9001%s", got)
@@ -136,9 +135,13 @@ func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
 		return nil, failure
 	}
 	if !reply.success() {
-		return nil, failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Clock())
+		return nil, c.refused(call, reply)
 	}
 	return reply.body, nil
+}
+
+func (c *Client) refused(call Call, reply reply) *failures.Failure {
+	return failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Clock())
 }
 
 // A Reply is a server's answer, whatever its status.

@@ -277,7 +277,7 @@ func TestWaitThatDoesNotFitIsNotBegun(t *testing.T) {
 			w.Header().Set("Retry-After", "120")
 			w.WriteHeader(429)
 			_, _ = io.WriteString(w, `{"detail":"quota for team"}`)
-		}, 1, 0, failures.VerifierError, "quota for team"},
+		}, 4, 5 * time.Second, failures.VerifierError, "quota for team"}, // the pause does fit
 		{"a dropped call", retry.Repeatable, time.Second, 5 * time.Second, hangUp, 1, 0, failures.TransportPeerDrop, "ended before the reply"},
 		{"the third wait", retry.Repeatable, 6 * time.Second, 2 * time.Second, hangUp, 3, 6 * time.Second, failures.TransportPeerDrop, "ended before the reply"},
 	} {

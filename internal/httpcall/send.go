@@ -222,16 +222,29 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 		if s.last.success() {
 			return false, nil
 		}
-		refused := failures.Refused(s.client.Failed(s.call), s.last.status, s.last.header, s.last.body, s.client.config.Clock())
-		sent.Status, sent.After, err = s.last.status, refused.RetryAfter, refused
+		sent.Status, sent.After = s.last.status, failures.ParseRetryAfter(s.last.header.Get("Retry-After"), s.client.config.Clock())
 	}
 	wait, again := s.client.config.Resend.Next(s.call.Rule, sent)
-	if deadline, ok := ctx.Deadline(); !again || ok && time.Until(deadline) <= wait {
+	if again && !fits(ctx, wait) {
+		// What a server asks for may be more than a close has: it is tried again
+		// all the same, for nobody else will.
+		sent.After = 0
+		wait, again = s.client.config.Resend.Next(s.call.Rule, sent)
+	}
+	if !again || !fits(ctx, wait) {
 		return false, nil
 	}
-	if sent.Status == 0 {
+	if err != nil {
 		s.client.broken(s.call, err, s.reached, wait)
+	} else {
+		err = s.client.refused(s.call, s.last)
 	}
 	s.wait, s.before = wait, err
 	return true, nil
+}
+
+// fits reports whether a wait ends before the context's deadline.
+func fits(ctx context.Context, wait time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return !ok || time.Until(deadline) > wait
 }

@@ -19,6 +19,6 @@
 // The reply is one Responses object with everything that the turn added to the
 // conversation.
 //
-// There are two kinds of model: [Scripted], which follows a policy written in
-// Go, and endpoints of real ones.
+// [Scripted] is a model that follows a policy written in Go; a program may bring any
+// other.
 package agentserver

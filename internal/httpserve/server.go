@@ -1,0 +1,70 @@
+// Package httpserve is how this project's HTTP servers listen: with a limit on how
+// long a caller may take to say what it wants, a log of their own, and an end that
+// does not wait for connections on which nothing was ever asked.
+package httpserve
+
+import (
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// ReadHeaderTimeout bounds how long a connection may take to say what it wants.
+const ReadHeaderTimeout = time.Minute
+
+// New makes a server. net/http's own messages go to the logger's debug level, for
+// otherwise they go to the standard error.
+//
+// Clients dial more connections than they come to use. http.Server.Shutdown would
+// wait five seconds for each of them to speak; here it closes them at once.
+func New(handler http.Handler, logger zerolog.Logger) *http.Server {
+	unused := &connections{open: map[net.Conn]bool{}}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: ReadHeaderTimeout,
+		ConnState:         unused.note,
+		ErrorLog:          log.New(debugWriter{logger}, "", 0),
+	}
+	server.RegisterOnShutdown(unused.close)
+	return server
+}
+
+type debugWriter struct{ logger zerolog.Logger }
+
+func (w debugWriter) Write(p []byte) (int, error) {
+	w.logger.Debug().Msg(string(p))
+	return len(p), nil
+}
+
+// connections are those on which nothing was asked yet.
+type connections struct {
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	closed bool
+}
+
+func (c *connections) note(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state != http.StateNew {
+		delete(c.open, conn)
+		return
+	}
+	c.open[conn] = true
+	if c.closed { // it came as the listener closed
+		_ = conn.Close()
+	}
+}
+
+func (c *connections) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for conn := range c.open {
+		_ = conn.Close()
+	}
+}
