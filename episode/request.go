@@ -214,7 +214,7 @@ func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
 		checkParams(f, at(path, "responses_create_params"), value)
 		r.Params = value
 	}
-	if value, there := object.Get("agent_timeout_seconds"); there {
+	if value := object.Present("agent_timeout_seconds"); value != nil {
 		r.AgentTimeout = readSeconds(f, at(path, "agent_timeout_seconds"), value)
 	}
 	r.TaskData = json.RawMessage("{}")

@@ -33,6 +33,8 @@ type Row struct {
 	// when the row has none.
 	TaskIndex    *int64
 	RolloutIndex *int64
+	// RolloutID is _ng_rollout_id, "" when the row has none.
+	RolloutID string
 }
 
 // ParseLegacyRequest reads the body of POST /run in legacy mode: a flat row, or an
@@ -124,7 +126,11 @@ func readIdentity(f *faults, path []string, object rawjson.Object) Row {
 	if attempt := readIndex(f, path, object, "_ng_attempt_index"); attempt != nil {
 		row.Request.EpisodeID.Attempt = *attempt
 	}
-	row.Request.EpisodeID.RolloutID = rowRolloutID(f, path, object, row)
+	row.RolloutID = ownRolloutID(f, path, object)
+	row.Request.EpisodeID.RolloutID = row.RolloutID
+	if row.RolloutID == "" && row.TaskIndex != nil && row.RolloutIndex != nil {
+		row.Request.EpisodeID.RolloutID = RolloutID(*row.TaskIndex, *row.RolloutIndex)
+	}
 	return row
 }
 
@@ -146,18 +152,17 @@ func readIndex(f *faults, path []string, object rawjson.Object, name string) *in
 	return &index
 }
 
-func rowRolloutID(f *faults, path []string, object rawjson.Object, row Row) string {
-	if value := object.Present("_ng_rollout_id"); value != nil {
-		id := readText(f, at(path, "_ng_rollout_id"), value)
-		if rawjson.IsString(value) {
-			checkRolloutID(f, at(path, "_ng_rollout_id"), id, value)
-		}
-		return id
-	}
-	if row.TaskIndex == nil || row.RolloutIndex == nil {
+func ownRolloutID(f *faults, path []string, object rawjson.Object) string {
+	value := object.Present("_ng_rollout_id")
+	if value == nil {
 		return ""
 	}
-	return RolloutID(*row.TaskIndex, *row.RolloutIndex)
+	path = at(path, "_ng_rollout_id")
+	id := readText(f, path, value)
+	if rawjson.IsString(value) {
+		checkRolloutID(f, path, id, value)
+	}
+	return id
 }
 
 // RolloutID is the rollout id of a row that names none.

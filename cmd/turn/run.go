@@ -242,7 +242,7 @@ func (c *runCommand) explain(err error) error {
 	case errors.As(err, &changed):
 		return usage("--overwrite to begin anew, or another -o", "%w", err)
 	case errors.As(err, &output):
-		return &exitError{status: exitFailed, err: err, hint: "when there is room, the same command with --resume: what was written is kept"}
+		return &exitError{status: exitFailed, err: err, hint: "mend that, then the same command with --resume: what was written is kept"}
 	}
 	return err
 }

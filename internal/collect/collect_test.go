@@ -411,6 +411,26 @@ func (s *stopper) Began()                      {}
 func (s *stopper) Ended(episode.Attempt)       {}
 func (s *stopper) Attempted(a episode.Attempt) { s.stop() }
 
+// What one run owed may be another's dataset, repeats and all.
+func TestMaterialisedInputsAreADataset(t *testing.T) {
+	b := newBench(t, `{"responses_create_params":{},"_ng_rollout_id":"mine"}`+"\n"+flat(2))
+	b.run(t)
+	first := b.inputs(t)
+	b.config.Dataset, b.config.Output = collect.FilesOf(b.config.Output).Inputs, filepath.Join(b.dir, "again.jsonl")
+	b.run(t)
+	if diff := cmp.Diff(first, b.inputs(t)); diff != "" {
+		t.Errorf("what is owed (-first +again):\n%s", diff)
+	}
+	b.config.Dataset, b.config.Output = filepath.Join(b.dir, "tasks.jsonl"), filepath.Join(b.dir, "plain.jsonl")
+	b.write(t, flat(2))
+	b.run(t)
+	b.config.Dataset, b.config.Output, b.config.Repeats = collect.FilesOf(b.config.Output).Inputs, filepath.Join(b.dir, "repeated.jsonl"), 2
+	b.run(t)
+	if diff := cmp.Diff([]string{"0-0", "0-1", "1-0", "1-1"}, pairs(b.results(t))); diff != "" {
+		t.Errorf("repeated (-want +got):\n%s", diff)
+	}
+}
+
 func TestDuplicateIDsMayBeAllowed(t *testing.T) {
 	b := newBench(t, `{"responses_create_params":{},"task_id":"a"}`+"\n"+`{"responses_create_params":{},"task_id":"a","x":1}`)
 	b.config.AllowDuplicateIDs = true

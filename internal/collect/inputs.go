@@ -31,6 +31,7 @@ func (r rollout) key() key { return key{r.taskIndex, r.rolloutIndex} }
 // preparation numbers the rows of a dataset and writes what they owe.
 type preparation struct {
 	config   Config
+	path     string // of what it writes
 	rules    episode.RowRules
 	indexes  map[content]int64         // of the rows met so far
 	holders  map[int64]content         // the row that has an index
@@ -65,6 +66,7 @@ func prepare(config Config, path string) (owed int, err error) {
 	defer func() { _ = dataset.Close() }() // it was only read
 	p := &preparation{
 		config:   config,
+		path:     path,
 		rules:    episode.RowRules{Taskset: stem(config.Dataset)},
 		indexes:  map[content]int64{},
 		holders:  map[int64]content{},
@@ -143,8 +145,8 @@ func (p *preparation) copyRow(line []byte, number int, w io.Writer) error {
 		return err
 	}
 	repeats := max(p.config.Repeats, 1)
-	if r.EpisodeID.RolloutID != "" && repeats > 1 {
-		return fmt.Errorf("the row has a rollout id of its own, _ng_rollout_id %q, so that it cannot be repeated", r.EpisodeID.RolloutID)
+	if row.RolloutID != "" && repeats > 1 {
+		return fmt.Errorf("the row has a rollout id of its own, _ng_rollout_id %q, so that it cannot be repeated", row.RolloutID)
 	}
 	for range repeats {
 		out, err := p.owe(row, index)
@@ -152,7 +154,7 @@ func (p *preparation) copyRow(line []byte, number int, w io.Writer) error {
 			return err
 		}
 		if _, err := out.WriteTo(w); err != nil {
-			return &OutputError{Err: err}
+			return &OutputError{File: p.path, Err: err}
 		}
 		p.owed++
 	}
@@ -229,8 +231,7 @@ func (p *preparation) owe(row episode.Row, index int64) (rawjson.Body, error) {
 		return nil, fmt.Errorf("_ng_rollout_index %d of _ng_task_index %d is there twice", rolloutIndex, index)
 	}
 	p.owes[k] = true
-	own := row.Request.EpisodeID.RolloutID
-	id := own
+	id := row.RolloutID
 	if id == "" {
 		id = episode.RolloutID(index, rolloutIndex)
 	}
@@ -244,8 +245,8 @@ func (p *preparation) owe(row episode.Row, index int64) (rawjson.Body, error) {
 	w.Int("_ng_task_index", index)
 	w.Text("_ng_environment_server", p.config.Name)
 	w.Int("_ng_rollout_index", rolloutIndex)
-	if own != "" {
-		w.Text("_ng_rollout_id", own)
+	if row.RolloutID != "" {
+		w.Text("_ng_rollout_id", row.RolloutID)
 	}
 	return append(w.End(), []byte("\n")), nil
 }

@@ -243,6 +243,7 @@ func TestOddRequestsAreTaken(t *testing.T) {
 		{"stream null", request(`{"responses_create_params":{"stream":null}}`), episodeID},
 		{"stream in the task's data", request(`{"responses_create_params":{},"task_data":{"stream":true}}`), episodeID},
 		{"as deep as it may be", request(`{"responses_create_params":{},"x":` + nested(10_000-3) + `}`), episodeID},
+		{"no agent timeout", request(`{"responses_create_params":{},"agent_timeout_seconds":null}`), episodeID},
 		{"long agent timeout", request(`{"responses_create_params":{},"agent_timeout_seconds":1e300}`), episodeID},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -29,8 +29,8 @@ type Config struct {
 	URL string
 	// Server names the server in reasons and logs: "agent server weather_agent".
 	Server string
-	// Transport makes the connections. Nil: one made by NewTransport for this
-	// client alone.
+	// Transport makes the connections. Nil: a pool for this client
+	// alone.
 	Transport http.RoundTripper
 	// Resend bounds the re-sends of a call whose connection failed.
 	Resend retry.Resend

@@ -1,6 +1,6 @@
-// Package httpcall makes one POST of the protocol: the connection pool, the
-// re-send rule, the cookie jar, the size limit, and what a broken connection
-// means (sections 5 and 6).
+// Package httpcall makes one POST of the protocol: when it is sent again, where it
+// is redirected to, how large its reply may be, and what a broken connection means
+// (sections 1, 4 and 5).
 //
 // It stands on hashicorp/go-retryablehttp for the loop of re-sends and decides
 // everything else itself, because that library's defaults are not safe here: it
