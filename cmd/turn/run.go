@@ -71,11 +71,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	attempts, err := gymAttempts()
-	if err != nil {
-		return usage(runHint, "%w", err)
-	}
-	policy, err := c.policy(attempts)
+	policy, err := c.policy()
 	if err != nil {
 		return usage(runHint, "%w", err)
 	}
@@ -95,29 +91,42 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	}
 	defer driver.Close()
 
-	if !c.Quiet {
-		c.logStart(logger, driver, policy)
-	}
 	signalled, stop := untilSignal(ctx)
 	defer stop()
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	defer context.AfterFunc(signalled, func() {
-		driver.Drain()
-		logger.Warn().Stringer("grace", c.Grace).Msg("stopping: no new episode starts; a second signal ends at once")
-		time.AfterFunc(c.Grace, func() { giveUp(&failures.Stop{Kind: failures.Shutdown, Reason: "the run was stopped"}) })
-	})()
-
+	ctx, cancel := c.untilGrace(ctx, signalled, driver, logger)
+	defer cancel()
 	if !c.Quiet {
+		c.logStart(logger, driver, policy)
 		screen.Start()
 	}
-	summary, err := collect.Run(ctx, collect.Config{
+	config := c.config(driver, policy, logger)
+	config.Observer, config.Stdin = meter, untilStopped(signalled, p.Stdin)
+	summary, err := collect.Run(ctx, config)
+	screen.Stop()
+	if err != nil && !errors.Is(err, collect.ErrStopped) {
+		return c.explain(err)
+	}
+	if !c.Quiet && err == nil {
+		printSummary(p.Stderr, summary, c.Output)
+	}
+	return c.status(context.Cause(signalled), summary)
+}
+
+// policy is the redispatch policy that the flags and Gym's environment make.
+func (c *runCommand) policy() (retry.Policy, error) {
+	attempts, err := gymAttempts()
+	if err != nil {
+		return retry.Policy{}, err
+	}
+	return c.protocolFlags.policy(attempts)
+}
+
+func (c *runCommand) config(driver *episode.Driver, policy retry.Policy, logger zerolog.Logger) collect.Config {
+	return collect.Config{
 		Dataset:           c.Dataset,
-		Stdin:             untilStopped(signalled, p.Stdin),
 		Output:            c.Output,
 		Overwrite:         c.Overwrite,
 		Resume:            c.Resume,
-		Note:              func(text string) { logger.Warn().Msg(text) },
 		Name:              c.Name,
 		Taskset:           c.Taskset,
 		Limit:             c.Limit,
@@ -127,16 +136,29 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 		Driver:            driver,
 		Concurrency:       c.Concurrency,
 		Policy:            policy,
-		Observer:          meter,
+		Note:              func(text string) { logger.Warn().Msg(text) },
+	}
+}
+
+// untilGrace is the context of the episodes: a signal lets none begin any more, and
+// ends those under way when the grace is over.
+func (c *runCommand) untilGrace(ctx, signalled context.Context, driver *episode.Driver, logger zerolog.Logger) (context.Context, context.CancelFunc) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(signalled, func() {
+		driver.Drain()
+		logger.Warn().Str("grace", c.Grace.String()).Msg("stopping: no new episode starts; a second signal ends at once")
+		timer := time.NewTimer(c.Grace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			giveUp(&failures.Stop{Kind: failures.Shutdown, Reason: "the run was stopped"})
+		case <-ctx.Done():
+		}
 	})
-	screen.Stop()
-	if err != nil && !errors.Is(err, collect.ErrStopped) {
-		return c.explain(err)
+	return ctx, func() {
+		stop()
+		giveUp(nil)
 	}
-	if !c.Quiet && err == nil {
-		printSummary(p.Stderr, summary, c.Output)
-	}
-	return c.status(context.Cause(signalled), summary)
 }
 
 // logStart says every limit that is in force.
