@@ -154,7 +154,7 @@ func checkResponse(body []byte) string {
 // when absent or null.
 type Receipt struct {
 	Observations    []byte // agent_observations
-	Trajectory      []byte // agent_trajectory (later main)
+	Trajectory      []byte // agent_trajectory (later main); nil also when it is empty
 	PartialResponse []byte // partial_response (later main)
 	Cookies         []protocol.Pair
 }
@@ -179,6 +179,9 @@ func (s *Session) Close(ctx context.Context) (Receipt, error) {
 		Observations:    reply.Present("agent_observations"),
 		Trajectory:      reply.Present("agent_trajectory"),
 		PartialResponse: reply.Present("partial_response"),
+	}
+	if rawjson.IsEmpty(receipt.Trajectory) {
+		receipt.Trajectory = nil // a 0.7.0 collector refuses a result that carries one
 	}
 	if receipt.PartialResponse != nil && checkResponse(receipt.PartialResponse) != "" {
 		receipt.PartialResponse = nil // it is for verifying, and no verifier could

@@ -217,6 +217,8 @@ func TestReceiptIsRead(t *testing.T) {
 	}{
 		{"nothing", ``, agentclient.Receipt{}, ""},
 		{"nulls", `,"agent_observations":null,"agent_trajectory":null,"partial_response":null,"resources_cookies":null`, agentclient.Receipt{}, ""},
+		{"an empty trajectory", `,"agent_trajectory":{ }`, agentclient.Receipt{}, ""},
+		{"a trajectory without turns", `,"agent_trajectory":[]`, agentclient.Receipt{}, ""},
 		{"all", `,"agent_observations":{"n": 1.0},"agent_trajectory":[ "<" ],"partial_response":{"output": []},"resources_cookies":{"res":"1","shard":"b c","res":"2"}`, agentclient.Receipt{
 			Observations:    []byte(`{"n": 1.0}`),
 			Trajectory:      []byte(`[ "<" ]`),

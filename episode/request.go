@@ -315,14 +315,25 @@ func sameValue(a, b any) bool {
 	return a == b
 }
 
-// sameNumber compares whole numbers exactly and others as floats, as Python does.
+// sameNumber compares two numbers as Python does: whole ones exactly, also with a
+// float, and floats as floats.
 func sameNumber(a, b string) bool {
-	if !strings.ContainsAny(a, ".eE") && !strings.ContainsAny(b, ".eE") {
+	wholeA, wholeB := !strings.ContainsAny(a, ".eE"), !strings.ContainsAny(b, ".eE")
+	switch {
+	case wholeA && wholeB:
 		return a == b || strings.Trim(a, "-") == "0" && strings.Trim(b, "-") == "0"
+	case wholeB:
+		a, b, wholeA = b, a, true
 	}
-	p, errA := strconv.ParseFloat(a, 64)
-	q, errB := strconv.ParseFloat(b, 64)
-	return errA == nil && errB == nil && p == q
+	q, err := strconv.ParseFloat(b, 64)
+	if err != nil {
+		return false
+	}
+	if wholeA {
+		return q == math.Trunc(q) && sameNumber(a, strconv.FormatFloat(q, 'f', 0, 64))
+	}
+	p, err := strconv.ParseFloat(a, 64)
+	return err == nil && p == q
 }
 
 func readText(f *faults, path []string, value []byte) string {

@@ -96,8 +96,12 @@ func readVerdict(body []byte) (result *Result, dropped []string, err error) {
 	}
 	result = &Result{fields: make(rawjson.Object, 0, len(fields)+2)}
 	for _, name := range []string{"reward", "responses_create_params", "response"} {
-		if _, there := fields.Get(name); !there {
+		value, there := fields.Get(name)
+		if !there {
 			return nil, nil, fmt.Errorf("it lacks %s", name)
+		}
+		if name != "reward" && !rawjson.IsObject(value) {
+			return nil, nil, fmt.Errorf("%s: want an object, got %s", name, rawjson.Describe(value))
 		}
 	}
 	for _, field := range fields {

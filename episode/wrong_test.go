@@ -190,6 +190,8 @@ func TestAReplyThatIsNotTheContracts(t *testing.T) {
 		{scripted.AgentClose, "a cookie with a line break in its name", scripted.Action{JSON: []byte(`{"agent_session_id":"{{id}}","resources_cookies":{"a\r\nX: y":"1"}}`)}, "resources_cookies"},
 		{scripted.Verify, "not JSON", scripted.Action{Raw: text(`{"reward":1,}`)}, "not JSON"},
 		{scripted.Verify, "no reward", scripted.Action{JSON: []byte(`{"response":{},"responses_create_params":{}}`)}, "lacks reward"},
+		{scripted.Verify, "no response", scripted.Action{JSON: []byte(`{"reward":1,"response":null,"responses_create_params":{}}`)}, "response: want an object, got null"},
+		{scripted.Verify, "params that are none", scripted.Action{JSON: []byte(`{"reward":1,"response":{},"responses_create_params":"x"}`)}, "responses_create_params: want an object, got a string"},
 		{scripted.Verify, "a kind that is no text", scripted.Action{JSON: []byte(`{"reward":1,"failure_kind":5,"response":{},"responses_create_params":{}}`)}, "failure_kind: want text or null"},
 	} {
 		t.Run(string(test.route)+" "+test.name, func(t *testing.T) {

@@ -183,9 +183,19 @@ func words(err error) string {
 	if errors.As(err, &malformed) { // its text quotes the header, which may be a cookie
 		return "the reply's headers are not HTTP"
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op != "dial" {
+	var (
+		op   *net.OpError
+		name *net.DNSError
+	)
+	switch {
+	case errors.As(err, &op) && op.Op != "dial":
 		return "the connection failed: " + op.Err.Error()
+	case errors.As(err, &op), errors.As(err, &name):
+		return err.Error()
+	}
+	// What is left is net/http's own, in wrappings that say nothing to a person.
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
 	}
 	return err.Error()
 }

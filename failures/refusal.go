@@ -79,13 +79,9 @@ func (r *Refusal) readJSON(value any, wrappings int) {
 func (r *Refusal) readText(text string, wrappings int) {
 	text = strings.TrimSpace(text)
 	if server, inner, ok := unwrap(text); ok && wrappings > 0 {
-		outer := *r
 		r.Servers = append(r.Servers, server)
-		if r.read("", inner, wrappings-1); r.Words != "" {
-			return
-		}
-		outer.Kind = r.Kind
-		*r = outer // no words inside: the account itself says more
+		r.read("", inner, wrappings-1)
+		return
 	}
 	r.Words = text
 }

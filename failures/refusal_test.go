@@ -266,7 +266,6 @@ func TestReadRefusalKeepsAnAccountThatItCannotOpen(t *testing.T) {
 	const account = `Hit an exception in A___a calling an inner server: `
 	for _, literal := range []string{
 		`b'never ends`, `b'`, `b`, `b'a"`, `b'a'b'`, `b'a' and more`, `b'a\'`, `b'\x'`, `b'\x4'`, `b'\xzz'`, `b'\q'`, `b'\`, `'a'`, `B'a'`, `a`, `None`,
-		`b''`, `b'{}'`, `b'null'`, `b'  '`, // nothing usable inside: the account says more
 	} {
 		want := failures.Refusal{Words: account + literal}
 		if diff := cmp.Diff(want, failures.ReadRefusal(500, "", []byte(account+literal))); diff != "" {
@@ -279,11 +278,19 @@ func TestReadRefusalKeepsAnAccountThatItCannotOpen(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// Without words inside, the kind is still worth having.
-	got = failures.ReadRefusal(500, "", []byte(account+`b'{"failure_kind":"session_lost"}'`))
-	want = failures.Refusal{Words: account + `b'{"failure_kind":"session_lost"}'`, Kind: failures.SessionLost}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+}
+
+// Where the innermost body has no words, the status text stands in for them; its
+// kind and the servers on the way are still worth having.
+func TestReadRefusalOpensAnAccountOfNothing(t *testing.T) {
+	const account = `Hit an exception in A___a calling an inner server: `
+	for literal, kind := range map[string]failures.Kind{
+		`b''`: "", `b""`: "", `b'{}'`: "", `b'null'`: "", `b'  '`: "", `b'{"failure_kind":"session_lost"}'`: failures.SessionLost,
+	} {
+		want := failures.Refusal{Words: "Internal Server Error", Kind: kind, Servers: []string{"A___a"}}
+		if diff := cmp.Diff(want, failures.ReadRefusal(500, "", []byte(account+literal))); diff != "" {
+			t.Errorf("ReadRefusal of %s (-want +got):\n%s", literal, diff)
+		}
 	}
 }
 

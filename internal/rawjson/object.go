@@ -180,6 +180,16 @@ func IsNumber(value []byte) bool {
 	return len(value) > 0 && (value[0] == '-' || '0' <= value[0] && value[0] <= '9')
 }
 
+// IsEmpty reports whether value is an object without members, an array without
+// elements or a string without characters.
+func IsEmpty(value []byte) bool {
+	if !IsObject(value) && !IsArray(value) && !IsString(value) {
+		return false
+	}
+	inner := value[1 : len(value)-1]
+	return len(inner) == 0 || !IsString(value) && len(bytes.TrimLeft(inner, " \t\r\n")) == 0
+}
+
 // Elements returns the values of a valid array, in order, as slices of it.
 func Elements(array []byte) [][]byte {
 	s := scanner{data: array, pos: 1}

@@ -287,3 +287,14 @@ func ExampleParseObject() {
 	// "reward" 1.0
 	// "seed" 18446744073709551616
 }
+
+func TestIsEmpty(t *testing.T) {
+	for value, want := range map[string]bool{
+		`{}`: true, `[]`: true, `""`: true, "{ \n}": true, "[\t ]": true,
+		`{"a":1}`: false, `[0]`: false, `" "`: false, `0`: false, `null`: false, `false`: false, ``: false,
+	} {
+		if got := rawjson.IsEmpty([]byte(value)); got != want {
+			t.Errorf("IsEmpty(%s) is %t, want %t", value, got, want)
+		}
+	}
+}
