@@ -363,6 +363,9 @@ func allClosed(t *testing.T, servers *scripted.Servers) {
 		closed[field(t, call.Body, "resources_session_id")] = true
 	}
 	for _, call := range callsOn(servers, scripted.Seed) {
+		if len(call.Body) == 0 {
+			continue // it was given up before it was whole, and opened nothing
+		}
 		if id := field(t, call.Body, "resources_session_id"); !closed[id] {
 			t.Errorf("session %s was seeded and not closed", id)
 		}

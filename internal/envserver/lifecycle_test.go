@@ -549,6 +549,9 @@ func TestManyCallersAtOnce(t *testing.T) {
 	for _, call := range h.Calls() {
 		_, id, _ := strings.Cut(string(call.Body), `_session_id":"`)
 		id, _, _ = strings.Cut(id, `"`)
+		if id == "" {
+			continue // the caller left before the request was whole: it opened nothing
+		}
 		switch call.Route {
 		case scripted.Seed, scripted.AgentSeed:
 			if open[id] {
