@@ -77,7 +77,13 @@ func (f Fault) appendJSON(dst []byte) []byte {
 // faults collects what is wrong with one request.
 type faults struct{ list []Fault }
 
+// maxFaults is how many faults are listed: a body may be made of nothing else.
+const maxFaults = 200
+
 func (f *faults) add(kind string, path []string, input []byte, format string, args ...any) {
+	if len(f.list) == maxFaults {
+		return // the request is refused all the same
+	}
 	if len(input) > maxInput {
 		input = nil
 	}

@@ -1,6 +1,7 @@
 package episode
 
 import (
+	"errors"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,12 +21,9 @@ func (d *Driver) logOutcome(reply Reply, took time.Duration) {
 	}
 	event := d.warn(reply, took).Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).
 		Bool("terminal", f.Terminal).Str("reason", f.Reason)
-	// What 0.7.0 has no place for in its reply.
 	if f.CleanupError != "" {
 		event.Str("cleanup_error", f.CleanupError)
 	}
-	logBody(event, "ng_agent_observations", f.Observations)
-	logBody(event, "ng_trajectory", f.Trajectory)
 	event.Msg("an episode failed")
 	d.warnOfKind(f.Kind)
 }
@@ -40,14 +38,24 @@ func (d *Driver) warn(reply Reply, took time.Duration) *zerolog.Event {
 // maxLogged is how many bytes of a body a log line holds.
 const maxLogged = 64 << 10
 
-func logBody(event *zerolog.Event, name string, body []byte) {
-	switch {
-	case body == nil || event == nil:
-	case len(body) > maxLogged:
-		event.Int(name+"_bytes", len(body))
-	default:
-		event.RawJSON(name, body)
+// logLeftOut logs what a reply for 0.7.0 has no place for: what the agent observed
+// of an attempt that failed. It may repeat the secrets that the agent was given.
+func (d *Driver) logLeftOut(r *Request, err error, secrets *failures.Secrets) {
+	var f *failures.Failure
+	if !errors.As(err, &f) || f.Observations == nil && f.Trajectory == nil {
+		return
 	}
+	event := d.config.Logger.Warn().Stringer("episode", r.EpisodeID)
+	for name, body := range map[string][]byte{"ng_agent_observations": f.Observations, "ng_trajectory": f.Trajectory} {
+		switch {
+		case body == nil:
+		case len(body) > maxLogged:
+			event.Int(name+"_bytes", len(body))
+		default:
+			event.Str(name, secrets.Mask(string(body)))
+		}
+	}
+	event.Msg("what the agent observed of an episode that failed")
 }
 
 // closeFailed tells of a session that may still be open, with the id by which a
@@ -72,12 +80,16 @@ func (d *Driver) warnOfKind(kind failures.Kind) {
 	}
 }
 
-// maxWarned bounds what is remembered of what servers send.
-const maxWarned = 1000
+// What is remembered of what servers send is bounded in number and in bytes.
+const (
+	maxWarned     = 1000
+	maxWarnedName = 100
+)
 
 func (d *Driver) warnOnce(key, value, message string) {
 	d.warnedMu.Lock()
 	defer d.warnedMu.Unlock()
+	value = value[:min(len(value), maxWarnedName)]
 	once := key + "=" + value
 	if d.warned[once] || len(d.warned) >= maxWarned {
 		return

@@ -58,8 +58,8 @@ func (r *Request) Validate() error {
 func (r *Request) checked() (*Request, error) {
 	f, checked := &faults{}, *r
 	checkRolloutID(f, []string{"episode_id", "rollout_id"}, r.EpisodeID.RolloutID, nil)
-	if r.EpisodeID.Attempt < 0 || r.EpisodeID.Attempt > protocol.MaxAttempt {
-		f.add("greater_than_equal", []string{"episode_id", "attempt"}, nil, "Input should be between 0 and %d", int64(protocol.MaxAttempt))
+	if r.EpisodeID.Attempt < 0 {
+		f.add("greater_than_equal", []string{"episode_id", "attempt"}, nil, "Input should be greater than or equal to 0")
 	}
 	checkID(f, []string{"task_id", "taskset"}, r.TaskID.Taskset, nil)
 	checkID(f, []string{"task_id", "task_id"}, r.TaskID.TaskID, nil)

@@ -44,10 +44,11 @@ func (d *Driver) Run(ctx context.Context, r *Request) (reply Reply) {
 
 // attempt is the table of section 1. Each close is deferred before the call whose
 // effect it undoes.
-func (d *Driver) attempt(ctx context.Context, r *Request) (*Result, error) {
+func (d *Driver) attempt(ctx context.Context, r *Request) (result *Result, err error) {
 	ctx, cancel := within(ctx, d.config.EpisodeTimeout, &failures.EpisodeLimit{After: d.config.EpisodeTimeout})
 	defer cancel()
 	secrets := &failures.Secrets{}
+	defer func() { d.logLeftOut(r, err, secrets) }()
 
 	resources := d.resources.Session(protocol.NewResourcesSessionID(), r.EpisodeID, secrets)
 	defer d.closeResources(ctx, resources) // call 7

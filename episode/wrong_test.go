@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"example.com/turn/episode"
 	"example.com/turn/failures"
 	"example.com/turn/internal/pool"
@@ -275,6 +277,39 @@ func TestNoSecretReachesAReason(t *testing.T) {
 	want := "agent server helper refused POST /v1/responses with 500 Internal Server Error: *** *** *** *** token *** ?*** short"
 	if f.Reason != want {
 		t.Errorf("reason %q, want %q", f.Reason, want)
+	}
+}
+
+// What the agent observed of an episode that failed is logged, for 0.7.0 has no
+// place for it in a reply; without the secrets that the agent was given.
+func TestWhatWasObservedIsLoggedWithoutSecrets(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{
+		scripted.Seed:       {{SetCookie: []string{"session=secret-cookie"}}},
+		scripted.AgentClose: {{JSON: []byte(`{"agent_session_id":"{{id}}","agent_observations":{"sent": "Cookie: session=secret-cookie"}}`)}},
+		scripted.Verify:     {{Status: 500}},
+	})
+	var log strings.Builder
+	config := configFor(servers)
+	config.Logger = zerolog.New(&log)
+	mustFail(t, newDriver(t, config).Run(t.Context(), newRequest()))
+	if strings.Contains(log.String(), "secret-cookie") || !strings.Contains(log.String(), "Cookie: session=***") {
+		t.Errorf("the log is %s", log.String())
+	}
+}
+
+// A body that is made of faults is refused with no more than a few of them.
+func TestFaultsAreBounded(t *testing.T) {
+	var body strings.Builder
+	body.WriteString(`{"x":0`)
+	for i := range 100_000 {
+		fmt.Fprintf(&body, `,"x%d":0`, i)
+	}
+	body.WriteString("}")
+	_, err := episode.ParseRequest([]byte(body.String()))
+	var invalid *episode.InvalidRequest
+	if !errors.As(err, &invalid) || len(invalid.Faults) != 200 {
+		t.Errorf("got %T with %d faults, want 200", err, len(invalid.Faults))
 	}
 }
 

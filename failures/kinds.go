@@ -61,9 +61,15 @@ var registered = map[Kind]bool{
 // Registered reports whether the kind is in the list above.
 func (k Kind) Registered() bool { return registered[k] }
 
-// WellFormed reports whether the kind matches ^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$.
-// Only such a kind is taken over from a server's reply.
+const maxKind = 100
+
+// WellFormed reports whether the kind matches ^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$
+// and has no more than 100 characters. Only such a kind is taken over from a
+// server's reply.
 func (k Kind) WellFormed() bool {
+	if len(k) > maxKind {
+		return false
+	}
 	start, colons := true, 0
 	for i := range len(k) {
 		switch c := k[i]; {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/rs/zerolog"
 
@@ -288,7 +289,7 @@ func printSummary(w io.Writer, s collect.Summary, output string) {
 	}
 	line("done", "%d of %d rollouts (%d masked, %d failed, %d missing), in %d attempts", s.Done, s.Owed, s.Masked, s.Failed, s.Missing(), s.Attempts)
 	for _, f := range s.Failures() {
-		line("failed", "%d in %s%s, such as: %s", f.Count, f.Stage, inBrackets(string(f.Kind)), f.Example)
+		line("failed", "%d in %s%s, such as: %s", f.Count, f.Stage, inBrackets(string(f.Kind)), onOneLine(f.Example))
 	}
 	if s.TimedOut > 0 {
 		line("timed out", "%d agents; what there was of their answers was verified", s.TimedOut)
@@ -311,6 +312,16 @@ func printSummary(w io.Writer, s collect.Summary, output string) {
 	if retryable := s.Failed - s.FailedForGood; retryable > 0 {
 		line("next", "with --resume and a higher --max-attempts, the %d that did not fail for good are tried again", retryable)
 	}
+}
+
+// onOneLine is a server's words as a terminal may be given them.
+func onOneLine(words string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, words)
 }
 
 func inBrackets(text string) string {

@@ -432,6 +432,81 @@ func TestMaterialisedInputsAreADataset(t *testing.T) {
 	}
 }
 
+// What servers and people send in several lines is one line of a file, and is
+// otherwise as it came.
+func TestALineIsOneLine(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.config.Concurrency = 1
+	b.config.Params = []collect.Param{{Name: "text", Value: []byte("{\n \"a\": 1.0\r\n}")}, {Name: "t", Value: []byte("1")}, {Name: "t", Value: []byte("2")}}
+	b.Play(scripted.Script{
+		scripted.Responses: {{Raw: text("{\n \"output\": [\n]}")}},
+		scripted.Verify: {
+			{Raw: text("{\r\n  \"reward\": 1,\n  \"big\": 18446744073709551616, \"u\": \"<\u2028>\\n\",\n  \"response\": {\n},\n  \"responses_create_params\": {}\n}\n")},
+			{Status: 422},
+		},
+	})
+	b.run(t)
+	if got := b.results(t); len(got) != 1 || got[0].Reward != 1 {
+		t.Errorf("results %+v, want one", got)
+	}
+	row, _ := os.ReadFile(b.config.Output)
+	if want := "\"big\":18446744073709551616,\"u\":\"<\u2028>\\n\",\"response\":{},"; !strings.Contains(string(row), want) {
+		t.Errorf("the row %s lacks %s", row, want)
+	}
+	if got := b.failures(t); len(got) != 1 {
+		t.Errorf("failures %+v, want one", got)
+	}
+	if got, want := string(b.inputs(t)[0].Input.Params), `{"input":"0","text":{ "a": 1.0},"t":2}`; got != want {
+		t.Errorf("params %s, want %s", got, want)
+	}
+	b.config.Resume = true
+	if summary := b.run(t); summary.Done != 1 || summary.Failed != 1 {
+		t.Errorf("the resumption's summary is %+v", summary)
+	}
+}
+
+// An earlier output goes only when both files can be written.
+func TestAnOverwriteThatCannotBeginTakesNothingAway(t *testing.T) {
+	b := newBench(t, flat(2))
+	b.run(t)
+	files := collect.FilesOf(b.config.Output)
+	before, err := os.ReadFile(files.Rollouts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(files.Failures), os.Mkdir(files.Failures, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	b.config.Overwrite = true
+	_, err = collect.Run(t.Context(), b.config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != files.Failures {
+		t.Errorf("got %v, want an error that names %s", err, files.Failures)
+	}
+	if after, _ := os.ReadFile(files.Rollouts); !bytes.Equal(before, after) {
+		t.Error("the results are gone")
+	}
+}
+
+// A last line that is JSON and no result is no half line: it is told of and kept.
+func TestALastLineThatIsNoResult(t *testing.T) {
+	b := newBench(t, flat(1))
+	b.run(t)
+	b.config.Resume = true
+	odd := `{"reward":null,"_ng_task_index":0,"_ng_rollout_index":0}`
+	if err := os.WriteFile(b.config.Output, []byte(odd), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := collect.Run(t.Context(), b.config)
+	var input *collect.InputError
+	if !errors.As(err, &input) || !strings.Contains(err.Error(), "reward") {
+		t.Errorf("got %v, want an error about its reward", err)
+	}
+	if after, _ := os.ReadFile(b.config.Output); string(after) != odd {
+		t.Errorf("the output holds %q", after)
+	}
+}
+
 func TestDuplicateIDsMayBeAllowed(t *testing.T) {
 	b := newBench(t, `{"responses_create_params":{},"task_id":"a"}`+"\n"+`{"responses_create_params":{},"task_id":"a","x":1}`)
 	b.config.AllowDuplicateIDs = true

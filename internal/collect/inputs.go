@@ -153,7 +153,7 @@ func (p *preparation) copyRow(line []byte, number int, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if _, err := out.WriteTo(w); err != nil {
+		if _, err := w.Write(out.Line()); err != nil {
 			return &OutputError{File: p.path, Err: err}
 		}
 		p.owed++
@@ -248,7 +248,7 @@ func (p *preparation) owe(row episode.Row, index int64) (rawjson.Body, error) {
 	if row.RolloutID != "" {
 		w.Text("_ng_rollout_id", row.RolloutID)
 	}
-	return append(w.End(), []byte("\n")), nil
+	return w.End(), nil
 }
 
 // setParams replaces fields of responses_create_params.
@@ -266,8 +266,10 @@ func setParams(params []byte, replaced []Param) ([]byte, error) {
 			w.Member(field)
 		}
 	}
-	for _, param := range replaced {
-		w.Value(param.Name, param.Value)
+	for i, param := range replaced {
+		if !isReplaced(param.Name, replaced[i+1:]) { // the last of a name counts
+			w.Value(param.Name, param.Value)
+		}
 	}
 	return w.End().Bytes(), nil
 }

@@ -89,14 +89,9 @@ type output struct {
 	broken error // why no further line is written: the last one may be half there
 }
 
-// openOutput opens a file to write lines to its end; what is in it stays only when
-// keep is set.
-func openOutput(path string, keep bool) (*output, error) {
-	flags := os.O_RDWR | os.O_CREATE
-	if !keep {
-		flags |= os.O_TRUNC
-	}
-	file, err := os.OpenFile(path, flags, 0o644)
+// openOutput opens a file to write lines to its end. What is in it stays.
+func openOutput(path string) (*output, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, &OutputError{File: path, Err: err}
 	}
@@ -108,8 +103,24 @@ func openOutput(path string, keep bool) (*output, error) {
 	return &output{file: file, end: info.Size()}, nil
 }
 
+// empty takes away what is in the file.
+func (o *output) empty() error {
+	if o.end == 0 {
+		return nil
+	}
+	err := o.file.Truncate(0)
+	if err == nil {
+		err = o.file.Sync()
+	}
+	if err != nil {
+		return &OutputError{File: o.file.Name(), Err: err}
+	}
+	o.end = 0
+	return nil
+}
+
 func (o *output) write(line rawjson.Body) error {
-	text := append(line[:len(line):len(line)], []byte("\n")).Bytes()
+	text := line.Line()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.broken != nil {

@@ -53,7 +53,10 @@ func readPast(files Files, note func(string)) (past, error) {
 			twice++ // the first line counts
 			return nil
 		}
-		p.results[k], err = resultOf(fields)
+		r, err := resultOf(fields)
+		if err == nil {
+			p.results[k] = r
+		}
 		return err
 	})
 	if err != nil {
@@ -150,7 +153,10 @@ func mendEnd(file *os.File, whole int64, rest []byte, note func(string), line fu
 		return nil
 	}
 	var err error
-	if readLine(rest, line) == nil {
+	if rawjson.Valid(rest) {
+		if err := readLine(rest, line); err != nil {
+			return inputError(file.Name(), 0, fmt.Errorf("its last line: %w", err))
+		}
 		_, err = file.WriteAt([]byte("\n"), whole+int64(len(rest)))
 	} else {
 		note(fmt.Sprintf("%s: cut away a last line that was not whole (%d bytes)", file.Name(), len(rest)))

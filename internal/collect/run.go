@@ -115,6 +115,7 @@ func (c *collector) prepare() error {
 		return err
 	}
 	defer func() { _ = os.Remove(next) }() // where it still is, this run does not go on
+	c.summary.Owed = owed
 	if c.config.Resume {
 		if err := checkUnchanged(c.files.Inputs, next); err != nil {
 			return err
@@ -126,22 +127,41 @@ func (c *collector) prepare() error {
 			return err
 		}
 	}
-	if err := os.Rename(next, c.files.Inputs); err != nil {
-		return &OutputError{File: c.files.Inputs, Err: err}
+	if err := c.open(); err != nil {
+		return err
 	}
-	c.summary.Owed = owed
+	if err := os.Rename(next, c.files.Inputs); err != nil {
+		return errors.Join(&OutputError{File: c.files.Inputs, Err: err}, c.close())
+	}
 	c.config.Observer.Prepared(owed)
 	return nil
 }
 
+// open opens the output files. An earlier output is taken away only when both can be
+// written, and before the inputs say that the output is of another dataset.
+func (c *collector) open() (err error) {
+	if c.rollouts, err = openOutput(c.files.Rollouts); err != nil {
+		return err
+	}
+	if c.failures, err = openOutput(c.files.Failures); err != nil {
+		return errors.Join(err, c.rollouts.close())
+	}
+	if c.config.Resume {
+		return nil
+	}
+	if err := errors.Join(c.rollouts.empty(), c.failures.empty()); err != nil {
+		return errors.Join(err, c.close())
+	}
+	return nil
+}
+
+func (c *collector) close() error { return errors.Join(c.rollouts.close(), c.failures.close()) }
+
 func (c *collector) run(ctx context.Context) (Summary, error) {
 	ctx, c.giveUp = context.WithCancelCause(ctx)
 	defer c.giveUp(nil)
-	if err := c.open(); err != nil {
-		return c.summary, err
-	}
 	err := c.dispatch(ctx)
-	closed := errors.Join(c.rollouts.close(), c.failures.close())
+	closed := c.close()
 	switch {
 	case c.broken != nil:
 		return c.summary, c.broken
@@ -149,14 +169,6 @@ func (c *collector) run(ctx context.Context) (Summary, error) {
 		return c.summary, err
 	}
 	return c.summary, closed
-}
-
-func (c *collector) open() (err error) {
-	if c.rollouts, err = openOutput(c.files.Rollouts, c.config.Resume); err != nil {
-		return err
-	}
-	c.failures, err = openOutput(c.files.Failures, c.config.Resume)
-	return err
 }
 
 // dispatch drives the rollouts that are owed, as many at once as there is room

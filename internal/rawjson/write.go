@@ -1,6 +1,7 @@
 package rawjson
 
 import (
+	"bytes"
 	"io"
 	"strconv"
 )
@@ -28,6 +29,24 @@ func (b Body) Bytes() []byte {
 		out = append(out, piece...)
 	}
 	return out
+}
+
+// Line is the text in one piece and on one line, with a line end behind it. Line
+// breaks of JSON stand between its tokens only, and say nothing.
+func (b Body) Line() []byte {
+	line := make([]byte, 0, b.Len()+1)
+	for _, piece := range b {
+		for len(piece) > 0 {
+			end := bytes.IndexAny(piece, "\r\n")
+			if end < 0 {
+				line = append(line, piece...)
+				break
+			}
+			line = append(line, piece[:end]...)
+			piece = piece[end+1:]
+		}
+	}
+	return append(line, '\n')
 }
 
 // WriteTo writes the pieces to w.
