@@ -37,7 +37,15 @@ type process struct {
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
+	return startWith(t, nil, args...)
+}
+
+func startWith(t *testing.T, stdin *os.File, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000)}
+	if stdin != nil {
+		p.Stdin = stdin
+	}
 	p.Env = append(os.Environ(), beProgram+"=1")
 	stderr, err := p.StderrPipe()
 	if err != nil {
@@ -382,5 +390,85 @@ func TestDemoAndServeTogether(t *testing.T) {
 		if status := running.awaitExit(t); status.ExitStatus() != 0 {
 			t.Errorf("exit status %d, want 0", status.ExitStatus())
 		}
+	}
+}
+
+// Each of serve's flags reaches what it is about.
+func TestServesFlags(t *testing.T) {
+	const row = `{"responses_create_params":{"input":"hi"},"_ng_task_index":3,"_ng_rollout_index":0}`
+	hang, refused := scripted.Action{Hang: true}, scripted.Action{Status: http.StatusConflict}
+	for _, test := range []struct {
+		flags  []string
+		script scripted.Script
+		body   string
+		has    string // in the reply
+	}{
+		{[]string{"--legacy", "--agent-name", "the_agent"}, nil, row, `"agent_ref":{"name":"the_agent"}`},
+		{nil, nil, row, `"detail":[`},
+		{[]string{"--compat", "main"}, scripted.Script{scripted.Verify: {refused}}, episodeRequest, `"ng_agent_observations":null`},
+		{[]string{"--seed-timeout", "100ms"}, scripted.Script{scripted.Seed: {hang}}, episodeRequest, "the seed timeout of 100ms ran out"},
+		{[]string{"--verify-timeout", "100ms"}, scripted.Script{scripted.Verify: {hang}}, episodeRequest, "the verify timeout of 100ms ran out"},
+		{[]string{"--agent-timeout", "100ms"}, scripted.Script{scripted.Responses: {hang}}, episodeRequest, `"agent_timeout_seconds":0.1`},
+		{[]string{"--cleanup-timeout", "100ms"}, scripted.Script{scripted.AgentClose: {hang}}, episodeRequest, "the cleanup timeout of 100ms ran out"},
+		{[]string{"--episode-timeout", "100ms"}, scripted.Script{scripted.Seed: {hang}}, episodeRequest, "Episode timed out after 100ms in POST /seed_session"},
+		{[]string{"--max-reply-bytes", "300"}, nil, episodeRequest, "agent server to POST /v1/responses: it is larger than the limit of 300 bytes"},
+		{[]string{"--resources-name", "theirs", "--max-attempts", "1"}, scripted.Script{scripted.Seed: {{Status: 503}}}, episodeRequest, "resources server theirs refused"},
+	} {
+		t.Run(strings.Join(test.flags, " "), func(t *testing.T) {
+			servers := scripted.New(t)
+			servers.Play(test.script)
+			flags := test.flags
+			if !strings.Contains(strings.Join(flags, " "), "--max-attempts") {
+				flags = append([]string{"--max-attempts", "1"}, flags...)
+			}
+			p, url := serve(t, servers, flags...)
+			response, err := http.Post(url+"/run", "application/json", strings.NewReader(test.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reply, err := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if err != nil || !strings.Contains(string(reply), test.has) {
+				t.Errorf("the reply %s (%v) lacks %s", reply, err, test.has)
+			}
+			p.signal(t, syscall.SIGTERM)
+			p.awaitExit(t)
+		})
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// A close that failed is counted where a scrape finds it.
+func TestServeCountsFailedCloses(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.CloseSession: {{Status: http.StatusConflict}}})
+	_, url := serve(t, servers)
+	if got := post(http.DefaultClient, url); !got.result {
+		t.Errorf("got %+v, want a result", got)
+	}
+	response, err := http.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if want := `turn_closes_failed_total{server="resources"} 1`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("the scrape (%v) lacks %s", err, want)
+	}
+}
+
+// A run that waits for a standard input on which nothing comes ends with a signal.
+func TestARunThatWaitsForItsInputCanBeStopped(t *testing.T) {
+	waiting, never, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(waiting.Close(), never.Close()) }()
+	servers := scripted.New(t)
+	p := startWith(t, waiting, "run", "-", "-o", filepath.Join(t.TempDir(), "out.jsonl"), "--resources", servers.ResourcesURL, "--agent", servers.AgentURL)
+	p.awaitLog(t, "running")
+	p.signal(t, syscall.SIGTERM)
+	if status := p.awaitExit(t); status.ExitStatus() != 143 {
+		t.Errorf("ended with %v, want 143", status)
 	}
 }

@@ -224,7 +224,7 @@ func (c *runCommand) params() []collect.Param {
 func untilStopped(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	var begin sync.Once
-	context.AfterFunc(ctx, func() { _ = out.CloseWithError(collect.ErrStopped) }) // it never fails
+	context.AfterFunc(ctx, func() { _ = in.CloseWithError(collect.ErrStopped) }) // it never fails
 	return readerFunc(func(p []byte) (int, error) {
 		begin.Do(func() {
 			go func() { // ends with its input, at the latest with the process
