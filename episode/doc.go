@@ -23,8 +23,10 @@
 // # What comes out
 //
 // A [Reply] holds a [Result] or a *[failures.Failure], exactly one. A result is
-// the verify response, its bytes untouched; a masked one ([Result].Masked) is to
-// be kept and left out of scores. A failure says whether trying again can help.
+// the verify response, its bytes untouched save for reward and mask_sample, which
+// are spelled as a strict reader wants them; fields that are collectors' are left
+// out. A masked one ([Result].Masked) is to be kept and left out of scores. A
+// failure says whether trying again can help.
 //
 // # Trying again
 //

@@ -51,8 +51,8 @@ func (f *Failure) CutShort() bool {
 	return errors.As(f.Err, &stop) || errors.Is(f.Err, context.Canceled)
 }
 
-// Interrupted is the failure of an episode that was ended, for that cause, while
-// it was doing something: "waiting for admission", "in POST /verify to …".
+// Interrupted is the failure of an episode that was ended, for that cause, while it
+// made no call; doing says what it did instead: "while it waited for admission".
 func Interrupted(stage Stage, cause error, doing string) *Failure {
 	f := New(stage, "", "")
 	f.Err = cause

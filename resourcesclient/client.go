@@ -92,6 +92,7 @@ func (c *Client) AggregateMetrics(ctx context.Context, body []byte) (httpcall.Re
 	return c.http.Forward(ctx, httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,
 		Path: protocol.PathAggregateMetrics,
+		Rule: retry.Once, // nothing says that it is safe to repeat
 		Body: rawjson.Body{body},
 	})
 }
