@@ -3,14 +3,18 @@ package episode_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
@@ -487,5 +491,68 @@ func TestACloseIsTriedAgainWhateverRetryAfterAsksFor(t *testing.T) {
 		if closes.Load() != 4 {
 			t.Errorf("%d closes, want 4", closes.Load())
 		}
+	})
+}
+
+// While the agent's close hangs, the resources server may find the agent attached and
+// refuse its own close: that is told with the session's id, and comes after the agent's
+// time is over.
+func TestAResourcesCloseThatIsRefusedWhileTheAgentHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var id atomic.Value
+		b := &bubble{over: map[string]http.HandlerFunc{aclose: hang, rclose: func(w http.ResponseWriter, r *http.Request) {
+			id.Store(field(t, readBody(r), "resources_session_id"))
+			w.WriteHeader(http.StatusConflict)
+			_, _ = w.Write([]byte(`{"detail":"still attached"}`))
+		}}}
+		var log strings.Builder
+		d, stop := b.driver(t, func(c *episode.Config) { c.CleanupTimeout, c.Logger = 2*time.Second, zerolog.New(&log) })
+		defer stop()
+		began := time.Now()
+		if f := mustFail(t, d.Run(t.Context(), newRequest())); f.Stage != failures.StageCleanup {
+			t.Errorf("got %+v, want the agent close's failure", f)
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("took %s, want 2s", took)
+		}
+		for _, want := range []string{id.Load().(string), "still attached", "the resources close failed", "the agent close failed"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %q: %s", want, log.String())
+			}
+		}
+	})
+}
+
+// A server that is not there is given up in a bounded time, and the place goes to the
+// next episode, which runs when the server is there again.
+func TestAServerThatComesUpLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{}
+		var up atomic.Bool
+		d, stop := b.driver(t, func(c *episode.Config) {
+			c.Concurrency, c.QueueTimeout = 1, time.Second
+			c.Resources.Resend, c.Agent.Resend = retry.Resend{}, retry.Resend{}
+			next := c.Transport.(*http.Transport)
+			dial := next.DialContext
+			next.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if !up.Load() {
+					return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+				}
+				return dial(ctx, network, address)
+			}
+		})
+		defer stop()
+		began := time.Now()
+		f := mustFail(t, d.Run(t.Context(), newRequest()))
+		// Four sends of the seed and four of its close, half a second apart and
+		// up to half of that more.
+		if took := time.Since(began); took < 3*time.Second || took > 4500*time.Millisecond {
+			t.Errorf("took %s, want 3s to 4.5s", took)
+		}
+		if f.Kind != failures.TransportUnreachable || f.Terminal {
+			t.Errorf("got %+v, want transport_unreachable, not terminal", f)
+		}
+		up.Store(true)
+		mustSucceed(t, d.Run(t.Context(), newRequest()))
 	})
 }
