@@ -34,7 +34,7 @@ func (s *Server) aggregateMetrics(_ http.ResponseWriter, r *http.Request) (rawjs
 // mean is the mean reward of the samples that are not masked. There is none
 // without a sample: 0 would be a score.
 type mean struct {
-	sum   float64
+	value float64
 	count int
 }
 
@@ -42,8 +42,9 @@ func (m *mean) add(reward float64, masked bool) {
 	if masked {
 		return
 	}
-	m.sum += reward
 	m.count++
+	n := float64(m.count)
+	m.value += reward/n - m.value/n // a sum of finite rewards may not be finite
 }
 
 func (m *mean) appendJSON(dst []byte) []byte {
@@ -51,7 +52,7 @@ func (m *mean) appendJSON(dst []byte) []byte {
 		return append(dst, "{}"...)
 	}
 	dst = append(dst, `{"mean/reward":`...)
-	dst = strconv.AppendFloat(dst, m.sum/float64(m.count), 'g', -1, 64)
+	dst = strconv.AppendFloat(dst, m.value, 'g', -1, 64)
 	return append(dst, '}')
 }
 

@@ -17,6 +17,7 @@ func TestAggregateMetrics(t *testing.T) {
 		want       string
 	}{
 		{"the mean", `{"verify_responses":[{"reward":1},{"reward":0.5,"mask_sample":false},{"reward":0,"mask_sample":null}]}`, 200, metrics(`{"mean/reward":0.5}`)},
+		{"rewards whose sum is no number", `{"verify_responses":[{"reward":1.5e308},{"reward":1.5e308}]}`, 200, metrics(`{"mean/reward":1.5e+308}`)},
 		{"without the masked", `{"other":[{}],"verify_responses":[{"reward":1},{"reward":0,"mask_sample":true}]}`, 200, metrics(`{"mean/reward":1}`)},
 		{"all masked: no mean", `{"verify_responses":[{"reward":0,"mask_sample":true}]}`, 200, metrics(`{}`)},
 		{"none: no mean", `{"verify_responses":[]}`, 200, metrics(`{}`)},
