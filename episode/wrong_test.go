@@ -407,6 +407,28 @@ func allClosed(t *testing.T, servers *scripted.Servers) {
 	}
 }
 
+// What servers send that is odd is told once, and not for each episode.
+func TestOddKindsAndFieldsAreToldOnce(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Verify: {{JSON: []byte(`{"reward":1,"_ng_x":1,"ng_perf":2,"failure_kind":"Not A Kind","response":{},"responses_create_params":{}}`)}}})
+	var log strings.Builder
+	config := configFor(servers)
+	config.Logger = zerolog.New(&log)
+	d := newDriver(t, config)
+	for range 3 {
+		mustSucceed(t, d.Run(t.Context(), newRequest()))
+	}
+	servers.Play(scripted.Script{scripted.Seed: {{Status: 422, JSON: []byte(`{"failure_kind":"made_up"}`)}}})
+	for range 2 {
+		mustFail(t, d.Run(t.Context(), newRequest()))
+	}
+	for text, want := range map[string]int{`"field":"_ng_x"`: 1, `"field":"ng_perf"`: 1, `"failure_kind":"Not A Kind"`: 1, "neither registered nor namespaced": 2} {
+		if got := strings.Count(log.String(), text); got != want {
+			t.Errorf("the log has %s %d times, want %d:\n%s", text, got, want, log.String())
+		}
+	}
+}
+
 // One outcome comes for every request, whatever becomes of it.
 func TestAllYieldsOneOutcomeForEveryRequest(t *testing.T) {
 	requests := func(n int) func(func(*episode.Request) bool) {

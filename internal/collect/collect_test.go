@@ -723,6 +723,23 @@ func TestAResumptionCountsFailures(t *testing.T) {
 	}
 }
 
+// A resumption has the attempts that are left, and no more.
+func TestAResumptionHasTheAttemptsThatAreLeft(t *testing.T) {
+	b := newBench(t, flat(1))
+	b.config.Policy.MaxAttempts = 2
+	b.Play(scripted.Script{scripted.Seed: {{Status: 503}}})
+	b.run(t)
+	b.config.Resume = true
+	if summary := b.run(t); summary.Attempts != 0 || summary.Failed != 1 {
+		t.Errorf("summary %+v, want no attempt", summary)
+	}
+	b.config.Policy.MaxAttempts = 3
+	summary := b.run(t)
+	if got := b.failures(t); summary.Attempts != 1 || len(got) != 3 || got[2].AttemptIndex != 2 {
+		t.Errorf("summary %+v with failures %+v, want one attempt, the third", summary, got)
+	}
+}
+
 func TestAResultThatIsThereTwiceCountsOnce(t *testing.T) {
 	b := newBench(t, flat(1))
 	b.run(t)
