@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -132,7 +133,7 @@ func Broken(call Call, cause error, connected bool, before error) *Failure {
 		f.Kind = TransportKind(cause, connected)
 		f.Reason = fmt.Sprintf("%s did not answer %s: %s", call.Server, call.What, transportWords(f.Kind, cause))
 	}
-	if before != nil {
+	if before != nil && !strings.HasSuffix(f.Reason, words(before)) { // it need not say it twice
 		f.Reason += "; before that: " + words(before)
 	}
 	f.Reason = call.reason("%s", f.Reason)

@@ -83,6 +83,15 @@ func TestBrokenNamesWhatEndedTheCall(t *testing.T) {
 	}
 }
 
+// The same error twice is told once.
+func TestBrokenDoesNotRepeatTheTryBefore(t *testing.T) {
+	call := failures.Call{Stage: failures.StageSeed, Server: "resources server a", What: "POST /seed_session"}
+	got := failures.Broken(call, io.ErrUnexpectedEOF, true, io.ErrUnexpectedEOF).Reason
+	if want := "resources server a did not answer POST /seed_session: the connection ended within the reply"; got != want {
+		t.Errorf("reason %q, want %q", got, want)
+	}
+}
+
 // A caller may end a context for a reason of its own, which is not the server's
 // doing.
 func TestACauseThatIsTheCallersOwn(t *testing.T) {

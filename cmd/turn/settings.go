@@ -34,6 +34,8 @@ func readSettings(file string) (settings, error) {
 func (s settings) Validate(app *kong.Application) error {
 	known := map[string]bool{}
 	addFlagNames(app.Node, known)
+	delete(known, "config") // a file does not name another, nor ask for help
+	delete(known, "help")
 	var unknown []string
 	for name := range s.values {
 		switch dashed := strings.ReplaceAll(name, "_", "-"); {

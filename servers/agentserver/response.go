@@ -44,22 +44,16 @@ func (r reply) calls() []functionCall {
 	var calls []functionCall
 	for _, element := range r.output() {
 		item, err := rawjson.ParseObject(element)
-		if err != nil || textOf(item, "type") != "function_call" {
+		if err != nil || item.Text("type") != "function_call" {
 			continue
 		}
 		calls = append(calls, functionCall{
-			id:        textOf(item, "call_id"),
-			name:      textOf(item, "name"),
-			arguments: textOf(item, "arguments"),
+			id:        item.Text("call_id"),
+			name:      item.Text("name"),
+			arguments: item.Text("arguments"),
 		})
 	}
 	return calls
-}
-
-func textOf(object rawjson.Object, name string) string {
-	value, _ := object.Get(name)
-	text, _ := rawjson.Text(value)
-	return text
 }
 
 // cutOff is the reply of a turn that ends before the model was through with it,

@@ -162,8 +162,8 @@ func readConversation(params json.RawMessage) (Conversation, error) {
 		c.read(members)
 	}
 	for _, element := range rawjson.Elements(toolsOf(params)) {
-		if tool, err := rawjson.ParseObject(element); err == nil && textOf(tool, "type") == "function" {
-			c.Tools = append(c.Tools, textOf(tool, "name"))
+		if tool, err := rawjson.ParseObject(element); err == nil && tool.Text("type") == "function" {
+			c.Tools = append(c.Tools, tool.Text("name"))
 		}
 	}
 	return c, fields.Err()
@@ -171,18 +171,18 @@ func readConversation(params json.RawMessage) (Conversation, error) {
 
 // read adds one item of the input. An item without a type is a message.
 func (c *Conversation) read(item rawjson.Object) {
-	switch textOf(item, "type") {
+	switch item.Text("type") {
 	case "", "message":
 		content, _ := item.Get("content")
-		c.Messages = append(c.Messages, Message{Role: textOf(item, "role"), Text: contentText(content)})
+		c.Messages = append(c.Messages, Message{Role: item.Text("role"), Text: contentText(content)})
 	case "function_call":
 		c.Calls = append(c.Calls, ToolCall{
-			Name: textOf(item, "name"), Arguments: json.RawMessage(textOf(item, "arguments")), id: textOf(item, "call_id"),
+			Name: item.Text("name"), Arguments: json.RawMessage(item.Text("arguments")), id: item.Text("call_id"),
 		})
 	case "function_call_output":
 		for i := range c.Calls {
-			if c.Calls[i].id == textOf(item, "call_id") {
-				c.Calls[i].Output = textOf(item, "output")
+			if c.Calls[i].id == item.Text("call_id") {
+				c.Calls[i].Output = item.Text("output")
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func contentText(content []byte) string {
 	var texts []string
 	for _, element := range rawjson.Elements(content) {
 		if part, err := rawjson.ParseObject(element); err == nil {
-			texts = append(texts, textOf(part, "text"))
+			texts = append(texts, part.Text("text"))
 		}
 	}
 	return strings.Join(texts, "\n")

@@ -76,22 +76,16 @@ func (a Answer) Calls() []Call {
 	var calls []Call
 	for _, element := range rawjson.Elements(output) {
 		item, err := rawjson.ParseObject(element)
-		if err != nil || textOf(item, "type") != "function_call" {
+		if err != nil || item.Text("type") != "function_call" {
 			continue
 		}
-		call := Call{Name: textOf(item, "name")}
-		if arguments := textOf(item, "arguments"); rawjson.Valid([]byte(arguments)) {
+		call := Call{Name: item.Text("name")}
+		if arguments := item.Text("arguments"); rawjson.Valid([]byte(arguments)) {
 			call.Arguments = json.RawMessage(arguments)
 		}
 		calls = append(calls, call)
 	}
 	return calls
-}
-
-func textOf(object rawjson.Object, name string) string {
-	value, _ := object.Get(name)
-	text, _ := rawjson.Text(value)
-	return text
 }
 
 // A Verdict is what an answer is worth.
