@@ -354,6 +354,63 @@ func TestARequestThatWasParsedAndChanged(t *testing.T) {
 	}
 }
 
+// Each of the two bodies is looked at again when it is another one, and a request
+// that a program made when it was not looked at yet.
+func TestAChangedBodyIsCheckedAgain(t *testing.T) {
+	const body = `{"episode_id":{"rollout_id":"1-0"},"task":{"task_id":{"taskset":"a","task_id":"b"},"task_input":{"responses_create_params":{"input":"x"},"task_data":{"city":"Oslo"}}}}`
+	const params, data = "responses_create_params", "task_data"
+	servers := scripted.New(t)
+	d := newDriver(t, configFor(servers))
+	for _, test := range []struct {
+		name   string
+		change func(*episode.Request)
+		fault  string // "": it is still valid
+		is     string // what call 4 and the end of verify's body then say
+	}{
+		{"not at all", func(*episode.Request) {}, "", `{"input":"x"}`},
+		{"params that are no JSON", func(r *episode.Request) { r.Params = []byte(`{"input":`) }, params, ""},
+		{"params that are no object", func(r *episode.Request) { r.Params = []byte(`["x"]`) }, params, ""},
+		{"params that ask for a stream", func(r *episode.Request) { r.Params = []byte(`{"stream":true}`) }, params + ".stream", ""},
+		{"params of the same length", func(r *episode.Request) { r.Params = []byte(`{"input":"x"]`) }, params, ""},
+		{"no params", func(r *episode.Request) { r.Params = nil }, params, ""},
+		{"fewer of the same bytes", func(r *episode.Request) { r.Params = r.Params[:len(r.Params)-1] }, params, ""},
+		{"params in white space", func(r *episode.Request) { r.Params = []byte("\n {\"input\":\"y\"} \n") }, "", `{"input":"y"}`},
+		{"task data that is no JSON", func(r *episode.Request) { r.TaskData = []byte(`{"city":`) }, data, ""},
+		{"task data of the same length", func(r *episode.Request) { r.TaskData = []byte(`{"city":"Oslo"]`) }, data, ""},
+		{"a request without bodies", func(r *episode.Request) {
+			*r = episode.Request{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
+		}, params, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			servers.Play(nil)
+			request, err := episode.ParseRequest([]byte(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.change(request)
+			reply := d.Run(t.Context(), request)
+			if test.fault == "" {
+				mustSucceed(t, reply)
+				if got := string(callsOn(servers, scripted.Responses)[0].Body); got != test.is {
+					t.Errorf("the agent is asked %q, want %q", got, test.is)
+				}
+				if got, want := string(callsOn(servers, scripted.Verify)[0].Body), `,"responses_create_params":`+test.is+`,"response":`; !strings.Contains(got, want) {
+					t.Errorf("verify says %s, want %s in it", got, want)
+				}
+				return
+			}
+			f := mustFail(t, reply)
+			var invalid *episode.InvalidRequest
+			if !errors.As(f, &invalid) || len(invalid.Faults) != 1 || strings.Join(invalid.Faults[0].Path, ".") != test.fault {
+				t.Errorf("got %v, want one fault, in %s", f, test.fault)
+			}
+			if calls := servers.Routes(); len(calls) != 0 {
+				t.Errorf("calls %v, want none", calls)
+			}
+		})
+	}
+}
+
 func TestANameThatCannotNameItsToolAccess(t *testing.T) {
 	servers := scripted.New(t)
 	config := configFor(servers)
