@@ -252,6 +252,40 @@ func TestTheAgentsDeadline(t *testing.T) {
 	}
 }
 
+// That an agent ran out of time is the driver's to say. A verifier may have fields of
+// those names that mean something of its own: they stay, until they would say another
+// thing than the driver does.
+func TestAVerifiersOwnFieldsOfAnAgentsTime(t *testing.T) {
+	const (
+		own  = `"agent_timeout_seconds":"long","x":1,"agent_timed_out":false`
+		rest = `,"reward":1,"response":{},"responses_create_params":{}`
+	)
+	for _, test := range []struct {
+		name     string
+		turn     http.HandlerFunc
+		want     string
+		timedOut bool
+	}{
+		{"in time", answer, own, false},
+		{"out of time", hang, `"agent_timeout_seconds":0.125,"x":1,"agent_timed_out":true`, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bubble{over: map[string]http.HandlerFunc{turn: test.turn, verify: func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = w.Write([]byte(`{` + own + rest + `}`))
+				}}}
+				d, stop := b.driver(t, func(c *episode.Config) { c.AgentTimeout = 125 * time.Millisecond })
+				defer stop()
+				result := mustSucceed(t, d.Run(t.Context(), newRequest()))
+				want := `{` + test.want + rest + `,"ng_agent_observations":null}`
+				if got := string(result.Body().Bytes()); got != want || result.AgentTimedOut != test.timedOut {
+					t.Errorf("got %s, timed out %t; want %s, %t", got, result.AgentTimedOut, want, test.timedOut)
+				}
+			})
+		})
+	}
+}
+
 func TestAdmission(t *testing.T) {
 	t.Run("a wait that is too long makes no call", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -555,4 +589,49 @@ func TestAServerThatComesUpLater(t *testing.T) {
 		up.Store(true)
 		mustSucceed(t, d.Run(t.Context(), newRequest()))
 	})
+}
+
+// A cap on elapsed time counts from the end of the first attempt that failed: what
+// that took is the work, and what comes after it, work and waits, is trying again.
+func TestACapOnElapsedTimeCountsFromTheFirstFailure(t *testing.T) {
+	const work = time.Hour
+	for _, test := range []struct {
+		name     string
+		most     time.Duration
+		backoff  time.Duration // the wait before each further attempt
+		attempts int
+		took     time.Duration
+	}{
+		{"a minute", time.Minute, 0, 2, 2 * work},
+		{"just before the third attempt", work - 1, 0, 2, 2 * work},
+		{"just for the third attempt", work, 0, 3, 3 * work},
+		{"the waits count", work + 9*time.Minute, 5 * time.Minute, 2, 2*work + 5*time.Minute},
+		{"and may just fit", work + 10*time.Minute, 5 * time.Minute, 3, 3*work + 10*time.Minute},
+		{"none", 0, 0, 10, 10 * work},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bubble{over: map[string]http.HandlerFunc{"/v1/responses": func(w http.ResponseWriter, _ *http.Request) {
+					time.Sleep(work)
+					w.WriteHeader(http.StatusInternalServerError)
+				}}}
+				d, stop := b.driver(t, func(*episode.Config) {})
+				defer stop()
+				policy := retry.Policy{MaxAttempts: 10, MaxElapsed: test.most, Random: func() float64 { return 0 }}
+				if test.backoff > 0 {
+					policy.Backoff, policy.Random = test.backoff, func() float64 { return 1 }
+				}
+				began, attempts := time.Now(), 0
+				for attempt := range episode.Attempts(t.Context(), d, newRequest(), policy) {
+					attempts++
+					if last := attempts == test.attempts; attempt.Again == last {
+						t.Errorf("after attempt %d there is to be another: %t", attempts, attempt.Again)
+					}
+				}
+				if took := time.Since(began); attempts != test.attempts || took != test.took {
+					t.Errorf("%d attempts in %s, want %d in %s", attempts, took, test.attempts, test.took)
+				}
+			})
+		})
+	}
 }

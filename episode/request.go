@@ -76,23 +76,24 @@ func (r *Request) checked() (*Request, error) {
 // *[InvalidRequest].
 func CheckParams(params []byte) error {
 	f := &faults{}
+	f.params(bytes.TrimSpace(params))
+	return f.err()
+}
+
+// params looks at responses_create_params that no parser has seen.
+func (f *faults) params(params []byte) {
 	path := []string{"responses_create_params"}
 	if err := rawjson.Check(params); err != nil {
 		f.add("json_invalid", path, nil, "%s", err)
-	} else {
-		checkParams(f, path, params)
+		return
 	}
-	return f.err()
+	checkParams(f, path, params)
 }
 
 // parse looks at the bodies of a request that a program made.
 func (r *Request) parse(f *faults) {
 	r.Params = bytes.TrimSpace(r.Params)
-	if err := rawjson.Check(r.Params); err != nil {
-		f.add("json_invalid", []string{"responses_create_params"}, nil, "%s", err)
-	} else {
-		checkParams(f, []string{"responses_create_params"}, r.Params)
-	}
+	f.params(r.Params)
 	if r.TaskData == nil {
 		r.TaskData = json.RawMessage("{}")
 	}

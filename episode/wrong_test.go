@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 
 	"example.com/turn/episode"
@@ -408,6 +409,17 @@ func TestAChangedBodyIsCheckedAgain(t *testing.T) {
 				t.Errorf("calls %v, want none", calls)
 			}
 		})
+	}
+}
+
+// What a program checks beforehand is what an episode would find.
+func TestParamsAreCheckedAsAnEpisodeChecksThem(t *testing.T) {
+	for _, params := range []string{`{"input":"x"}`, " \n{}\t", ``, ` `, `null`, `[]`, `{`, `{} {}`, ` {"stream": true } `, `{"stream":false}`, `{"stream":1}`} {
+		request := newRequest()
+		request.Params = []byte(params)
+		if diff := cmp.Diff(request.Validate(), episode.CheckParams([]byte(params))); diff != "" {
+			t.Errorf("%q is checked differently (-episode +before):\n%s", params, diff)
+		}
 	}
 }
 

@@ -28,8 +28,9 @@ type Policy struct {
 	// nothing to that bound (full jitter), so that those who failed together do
 	// not come back together. 0: DefaultBackoff.
 	Backoff time.Duration
-	// MaxElapsed ends the attempts that long after the first failure; the time
-	// that the work itself took does not count. 0: no limit.
+	// MaxElapsed lets no further attempt begin later than that after the first
+	// failure. What the first attempt took does not count; what later ones take
+	// does, and so do the waits. An attempt under way is not cut. 0: no limit.
 	MaxElapsed time.Duration
 	// Random draws from [0, 1). Nil: math/rand/v2.
 	Random func() float64
@@ -94,7 +95,7 @@ func (p Policy) bound(attempts int) time.Duration {
 	b.MaxInterval = max(MaxBackoff, b.InitialInterval)
 	b.Multiplier = 2
 	b.RandomizationFactor = 0 // the jitter is drawn over the whole interval, in wait
-	b.MaxElapsedTime = 0      // the library's default would end the attempts after 15 minutes of work
+	b.MaxElapsedTime = 0      // there is no time for it to count: b lives as long as this call, and Next has MaxElapsed
 	b.Reset()
 	interval := b.NextBackOff()
 	for range min(attempts, 64) - 1 { // 2^64 is past every bound
