@@ -3,6 +3,7 @@ package episode_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -369,51 +370,6 @@ func TestABackOffHoldsNoPlace(t *testing.T) {
 	})
 }
 
-func TestRedispatchStopsWhenTheNextWaitDoesNotFit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{over: map[string]http.HandlerFunc{seed: func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "5")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
-		}}}
-		d, stop := b.driver(t, func(*episode.Config) {})
-		defer stop()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		began := time.Now()
-		f := mustFail(t, episode.Redispatch(ctx, d, newRequest(), retry.Policy{}))
-		if took := time.Since(began); took != 0 {
-			t.Errorf("took %s, want an end at once", took)
-		}
-		if !strings.Contains(f.Reason, "503") || !strings.Contains(f.Reason, "no free GPU") {
-			t.Errorf("reason %q lacks the refusal", f.Reason)
-		}
-		if diff := cmp.Diff([]string{seed, rclose}, b.paths()); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestNoAttemptBeginsAfterTheContextEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{over: map[string]http.HandlerFunc{seed: func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
-		}}}
-		d, stop := b.driver(t, func(*episode.Config) {})
-		defer stop()
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(10*time.Second, cancel)
-		f := mustFail(t, episode.Redispatch(ctx, d, newRequest(), retry.Policy{Backoff: time.Minute, Random: func() float64 { return 0.9 }}))
-		if !strings.Contains(f.Reason, "no free GPU") {
-			t.Errorf("reason %q lacks the last refusal", f.Reason)
-		}
-		if diff := cmp.Diff([]string{seed, rclose}, b.paths()); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
-	})
-}
-
 func TestDrainingEndsABackOffAndTheLineForAdmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{over: map[string]http.HandlerFunc{
@@ -630,6 +586,269 @@ func TestACapOnElapsedTimeCountsFromTheFirstFailure(t *testing.T) {
 				}
 				if took := time.Since(began); attempts != test.attempts || took != test.took {
 					t.Errorf("%d attempts in %s, want %d in %s", attempts, took, test.attempts, test.took)
+				}
+			})
+		})
+	}
+}
+
+// Cleaning up is no part of the verdict: with a resources server that is too busy for
+// every close, the reward stays, nothing runs again, and it takes no longer than a
+// close may. A person learns which session may still be open.
+func TestACloseThatIsRefusedToTheEnd(t *testing.T) {
+	const budget = 10 * time.Second
+	for _, test := range []struct {
+		name   string
+		takes  time.Duration // each refusal
+		closes int64
+		within [2]time.Duration
+		log    []string
+	}{
+		{"at once", 0, 4, [2]time.Duration{1500 * time.Millisecond, 2250 * time.Millisecond}, []string{"refused POST /close_session with 503 Service Unavailable: restarting"}},
+		// The third is under way when the time is over.
+		{"slowly", 4 * time.Second, 3, [2]time.Duration{budget, budget}, []string{"the cleanup timeout of 10s ran out in POST /close_session", "503 Service Unavailable: restarting"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var id atomic.Value
+				var closes, told atomic.Int64
+				b := &bubble{over: map[string]http.HandlerFunc{rclose: func(w http.ResponseWriter, r *http.Request) {
+					closes.Add(1)
+					id.Store(field(t, readBody(r), "resources_session_id"))
+					time.Sleep(test.takes)
+					w.Header().Set("Retry-After", "60")
+					w.WriteHeader(http.StatusServiceUnavailable)
+					_, _ = w.Write([]byte(`{"detail":"restarting"}`))
+				}}}
+				var log strings.Builder
+				d, stop := b.driver(t, func(c *episode.Config) {
+					c.CleanupTimeout, c.Logger = budget, zerolog.New(&log)
+					c.Resources.Resend = retry.Resend{}
+					c.CloseFailed = func(server episode.Server) {
+						if server == episode.ResourcesServer {
+							told.Add(1)
+						}
+					}
+				})
+				defer stop()
+				began, attempts := time.Now(), 0
+				for attempt := range episode.Attempts(t.Context(), d, newRequest(), retry.Policy{}) {
+					attempts++
+					if result := mustSucceed(t, attempt.Reply); result.Reward != 1 || attempt.Again {
+						t.Errorf("reward %v, again %t; want 1, false", result.Reward, attempt.Again)
+					}
+				}
+				if took := time.Since(began); took < test.within[0] || took > test.within[1] {
+					t.Errorf("took %s, want %s to %s", took, test.within[0], test.within[1])
+				}
+				time.Sleep(time.Hour)
+				if attempts != 1 || closes.Load() != test.closes || told.Load() != 1 {
+					t.Errorf("%d attempts, %d closes, %d told of; want 1, %d, 1", attempts, closes.Load(), told.Load(), test.closes)
+				}
+				lines := logLines(t, log.String(), "the resources close failed")
+				if len(lines) != 1 || lines[0]["level"] != "warn" || lines[0]["resources_session_id"] != id.Load() {
+					t.Fatalf("the log is %s, want one warning with %s", log.String(), id.Load())
+				}
+				for _, want := range test.log {
+					if reason := lines[0]["reason"].(string); !strings.Contains(reason, want) {
+						t.Errorf("the log's reason %q lacks %q", reason, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A server that never has room is asked once an attempt and no more often; its words
+// are the failure, and the log tells of as many attempts as it saw.
+func TestTheLastRefusalIsLeftWhenTheAttemptsRunOut(t *testing.T) {
+	for _, most := range []int{1, 3, 7} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var seeds atomic.Int64
+				b := &bubble{over: map[string]http.HandlerFunc{seed: func(w http.ResponseWriter, _ *http.Request) {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					_, _ = fmt.Fprintf(w, `{"detail":"no free GPU (%d)"}`, seeds.Add(1))
+				}}}
+				reason := func(seeds int) string {
+					return fmt.Sprintf("resources server bench refused POST /seed_session with 503 Service Unavailable: no free GPU (%d)", seeds)
+				}
+				var log strings.Builder
+				d, stop := b.driver(t, func(c *episode.Config) { c.Logger = zerolog.New(&log) })
+				defer stop()
+				reply := episode.Redispatch(t.Context(), d, newRequest(), retry.Policy{MaxAttempts: most})
+				f := mustFail(t, reply)
+				want := reason(most)
+				if f.Reason != want || f.Status != http.StatusServiceUnavailable || f.Terminal {
+					t.Errorf("got %+v, want %q, not terminal", f, want)
+				}
+				if got := field(t, reply.Failure.Body().Bytes(), "failure_reason"); got != want {
+					t.Errorf("failure_reason %q, want %q", got, want)
+				}
+				var calls []string
+				for range most {
+					calls = append(calls, seed, rclose)
+				}
+				if diff := cmp.Diff(calls, b.paths()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+				lines := logLines(t, log.String(), "an episode failed")
+				if len(lines) != most {
+					t.Errorf("the log tells of %d attempts, want %d", len(lines), most)
+				}
+				for i, line := range lines {
+					if line["attempt"] != float64(i) || line["reason"] != reason(i+1) {
+						t.Errorf("line %d is of attempt %v: %v", i, line["attempt"], line["reason"])
+					}
+				}
+			})
+		})
+	}
+}
+
+// Once an episode is given up, nothing reaches a server any more but the closes of
+// what was opened, whatever it was doing: with each call under way, in the wait
+// before a call is sent again, and in the wait before the next attempt.
+func TestAfterACancelNothingIsCalledButTheCloses(t *testing.T) {
+	busy := func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
+	}
+	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Second)
+		answer(w, r)
+	}
+	gone := &failures.Stop{Kind: failures.Cancelled, Reason: "the caller went away"}
+	const at = 500 * time.Millisecond // of the cancel
+	for _, test := range []struct {
+		name  string
+		path  string
+		does  http.HandlerFunc
+		calls []string // in all
+		stage failures.Stage
+		has   string // the reason
+		again bool   // another attempt was to follow
+	}{
+		{"during the seed", seed, hang, []string{seed, rclose}, failures.StageSeed, "the caller went away in POST /seed_session", false},
+		{"during the agent seed", open, hang, []string{seed, open, aclose, rclose}, failures.StageAgent, "the caller went away in POST /v1/agent_sessions", false},
+		{"during the turn", turn, hang, []string{seed, open, turn, aclose, rclose}, failures.StageAgent, "the caller went away in POST /v1/responses", false},
+		{"during the agent close", aclose, slow, []string{seed, open, turn, aclose, rclose}, failures.StageVerification, "the caller went away in POST /verify", false},
+		{"during verify", verify, hang, []string{seed, open, turn, aclose, verify, rclose}, failures.StageVerification, "the caller went away in POST /verify", false},
+		{"before the seed is sent again", seed, hangUp, []string{seed, rclose}, failures.StageSeed, "before that: the connection ended before the reply", false},
+		{"before verify is sent again", verify, hangUp, []string{seed, open, turn, aclose, verify, rclose}, failures.StageVerification, "before that: the connection ended before the reply", false},
+		{"before the next attempt", seed, busy, []string{seed, rclose}, failures.StageSeed, "503 Service Unavailable: no free GPU", true},
+		{"before the next attempt, after the turn", turn, hangUp, []string{seed, open, turn, aclose, rclose}, failures.StageAgent, "did not answer POST /v1/responses: the connection ended before the reply", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bubble{over: map[string]http.HandlerFunc{test.path: test.does}}
+				d, stop := b.driver(t, func(c *episode.Config) {
+					c.Resources.Resend, c.Agent.Resend = retry.Resend{Pause: time.Minute}, retry.Resend{Pause: time.Minute}
+				})
+				defer stop()
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(at, func() { cancel(gone) })
+				began := time.Now()
+				policy := retry.Policy{MaxAttempts: 10, Backoff: time.Minute, Random: func() float64 { return 0.5 }}
+				var last episode.Attempt
+				for last = range episode.Attempts(ctx, d, newRequest(), policy) {
+				}
+				took, want := time.Since(began), at
+				if test.path == aclose {
+					want = time.Second // which is not cut
+				}
+				if took != want {
+					t.Errorf("it ended after %s, want %s", took, want)
+				}
+				if last.Again != test.again || !last.Unsettled() {
+					t.Errorf("again %t, unsettled %t; want %t, true", last.Again, last.Unsettled(), test.again)
+				}
+				f := mustFail(t, last.Reply)
+				if f.Stage != test.stage || f.Terminal || !strings.Contains(f.Reason, test.has) {
+					t.Errorf("got stage %s, reason %q; want %s and %q", f.Stage, f.Reason, test.stage, test.has)
+				}
+				time.Sleep(24 * time.Hour)
+				if diff := cmp.Diff(test.calls, b.paths()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// A wait that would not end before the deadline is not begun, be it the wait before
+// the next attempt or the one before a call is sent again, the first or a later one:
+// what is left is the last real error, and not that a deadline passed.
+func TestAWaitThatDoesNotFitEndsAtOnceWithTheLastRealError(t *testing.T) {
+	busy := func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"detail":"no free GPU"}`))
+	}
+	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	asked := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "5")
+		busy(w, r)
+	}
+	const second = time.Second
+	for _, test := range []struct {
+		name    string
+		does    http.HandlerFunc // instead of a seed
+		caller  time.Duration    // the caller's deadline; 0: none
+		limits  func(*episode.Config)
+		policy  retry.Policy
+		resend  time.Duration
+		seeds   int
+		atLeast time.Duration // it takes
+		atMost  time.Duration
+		has     string
+	}{
+		{"the first back-off", busy, second, nil, retry.Policy{Backoff: 5 * second}, 1, 1, 0, 0, "503 Service Unavailable: no free GPU"},
+		{"one that would end just then", busy, 5 * second, nil, retry.Policy{Backoff: 5 * second}, 1, 1, 0, 0, "503 Service Unavailable: no free GPU"},
+		{"the third back-off", busy, 20 * second, nil, retry.Policy{MaxAttempts: 10, Backoff: 5 * second}, 1, 3, 15 * second, 15 * second, "503 Service Unavailable: no free GPU"},
+		{"a Retry-After", asked, second, nil, retry.Policy{Backoff: 1}, 1, 1, 0, 0, "503 Service Unavailable: no free GPU"},
+		{"a pause of the call", hangUp, second, nil, retry.Policy{}, 5 * second, 1, 0, 0, "the connection ended before the reply"},
+		{"in the seed's limit", hangUp, 0, func(c *episode.Config) { c.SeedTimeout = second }, retry.Policy{MaxAttempts: 1}, 5 * second, 1, 0, 0, "the connection ended before the reply"},
+		{"in the episode's limit", hangUp, 0, func(c *episode.Config) { c.EpisodeTimeout = 9 * second }, retry.Policy{MaxAttempts: 1}, 5 * second, 2, 5 * second, 7500 * time.Millisecond, "the connection ended before the reply"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bubble{over: map[string]http.HandlerFunc{seed: test.does}}
+				d, stop := b.driver(t, func(c *episode.Config) {
+					c.Resources.Resend = retry.Resend{Pause: test.resend}
+					if test.limits != nil {
+						test.limits(c)
+					}
+				})
+				defer stop()
+				ctx := t.Context()
+				if test.caller > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, test.caller)
+					defer cancel()
+				}
+				test.policy.Random = func() float64 { return 1 }
+				began := time.Now()
+				f := mustFail(t, episode.Redispatch(ctx, d, newRequest(), test.policy))
+				if took := time.Since(began); took < test.atLeast || took > test.atMost {
+					t.Errorf("it ended after %s, want %s to %s", took, test.atLeast, test.atMost)
+				}
+				if !strings.Contains(f.Reason, test.has) || f.Kind == failures.TransportTimeout || f.Kind == failures.Cancelled {
+					t.Errorf("got kind %q, reason %q; want %q", f.Kind, f.Reason, test.has)
+				}
+				time.Sleep(24 * time.Hour)
+				var want []string
+				for range test.seeds {
+					want = append(want, seed)
+				}
+				var got []string
+				for _, path := range b.paths() {
+					if path != rclose {
+						got = append(got, path)
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("calls but the closes (-want +got):\n%s", diff)
 				}
 			})
 		})

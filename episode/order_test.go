@@ -186,30 +186,6 @@ func TestARefusedCloseIsLoggedWithItsSession(t *testing.T) {
 	}
 }
 
-// Cleaning up after a verdict neither changes it nor has the episode run again.
-func TestAFailedResourcesCloseCostsNoVerdictAndNoAttempt(t *testing.T) {
-	servers := scripted.New(t)
-	servers.Play(scripted.Script{scripted.CloseSession: {{Status: http.StatusServiceUnavailable, JSON: []byte(`{"failure_kind":"session_release_failed"}`)}}})
-	var log strings.Builder
-	config := configFor(servers)
-	config.Logger = zerolog.New(&log)
-	d := newDriver(t, config)
-	attempts := 0
-	for attempt := range episode.Attempts(t.Context(), d, newRequest(), retry.Policy{}) {
-		mustSucceed(t, attempt.Reply)
-		attempts++
-	}
-	if attempts != 1 {
-		t.Errorf("%d attempts, want 1", attempts)
-	}
-	if got := len(callsOn(servers, scripted.CloseSession)); got != 4 {
-		t.Errorf("the close was sent %d times, want 4", got)
-	}
-	if !strings.Contains(log.String(), "the resources close failed") {
-		t.Errorf("the log does not tell of the close: %s", log.String())
-	}
-}
-
 // An agent close that is refused for a while is repeated, and the episode goes on
 // to verify.
 func TestAnAgentCloseThatSucceedsLaterGoesOnToVerify(t *testing.T) {
