@@ -2,6 +2,7 @@ package episode_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -371,10 +372,6 @@ func TestAnUnsuccessfulVerifyIsNoResult(t *testing.T) {
 		{"200 with nothing in it", scripted.Action{JSON: []byte(`{}`)}},
 		{"200 with a list", scripted.Action{JSON: []byte(`[1]`)}},
 		{"200 without the response", scripted.Action{JSON: []byte(`{"reward":1,"responses_create_params":{}}`)}},
-		{"200 with NaN", scripted.Action{Raw: text(`{"reward":NaN,"responses_create_params":{},"response":{}}`)}},
-		{"200 with nan in quotes", scripted.Action{JSON: []byte(`{"reward":"nan","responses_create_params":{},"response":{}}`)}},
-		{"200 with an infinite reward", scripted.Action{Raw: text(`{"reward":1e400,"responses_create_params":{},"response":{}}`)}},
-		{"200 with Infinity elsewhere", scripted.Action{Raw: text(`{"reward":1,"score":Infinity,"responses_create_params":{},"response":{}}`)}},
 		{"200 with a mask that is none", scripted.Action{JSON: []byte(`{"reward":1,"mask_sample":"perhaps","responses_create_params":{},"response":{}}`)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -386,6 +383,51 @@ func TestAnUnsuccessfulVerifyIsNoResult(t *testing.T) {
 			}
 			if want := callsOn(servers, scripted.Responses)[0].Answer; string(f.PartialResponse) != string(want) {
 				t.Errorf("partial response %s, want the agent's", f.PartialResponse)
+			}
+		})
+	}
+}
+
+// A number that is not finite makes no score, however it is spelled, and also in a
+// field that nobody reads it is no JSON: the failure says what it was, and what comes
+// out is JSON to the strictest reader.
+func TestANumberThatIsNotFinite(t *testing.T) {
+	const rest = `,"response":{},"responses_create_params":{}}`
+	for _, test := range []struct{ name, verdict, has string }{
+		{"a reward of NaN", `{"reward": NaN` + rest, `not JSON: "NaN" where a value should be at byte 11`},
+		{"a reward without an end", `{"reward":Infinity` + rest, `not JSON: "Infinity" where a value should be at byte 10`},
+		{"a reward below all others", `{"reward":-Infinity` + rest, `not JSON: "Infinity" where a digit should be at byte 11`},
+		{"a reward too large", `{"reward":1e400` + rest, "reward: 1e400 is not a finite number"},
+		{"a reward too small", `{"reward":-1e400` + rest, "reward: -1e400 is not a finite number"},
+		{"NaN in quotes", `{"reward":"NaN"` + rest, `reward: "NaN" does not spell a finite number`},
+		{"an infinity in quotes", `{"reward":"-inf"` + rest, `reward: "-inf" does not spell a finite number`},
+		{"too large in quotes", `{"reward":"1e400"` + rest, `reward: "1e400" does not spell a finite number`},
+		{"what orjson makes of NaN", `{"reward":null` + rest, "reward: want a number, got null"},
+		{"another field", `{"reward":1,"score":Infinity` + rest, `not JSON: "Infinity" where a value should be at byte 20`},
+		{"deep in another field", `{"reward":1,"scores":[{"of":[0.5,NaN]}]` + rest, `not JSON: "NaN" where a value should be at byte 33`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			servers := scripted.New(t)
+			servers.Play(scripted.Script{scripted.Verify: {{Raw: text(test.verdict)}}})
+			reply := newDriver(t, configFor(servers)).Run(t.Context(), newRequest())
+			f := mustFail(t, reply)
+			want := "the reply of resources server bench to POST /verify: " + test.has
+			if f.Reason != want || !f.Terminal || f.Stage != failures.StageVerification || f.PartialResponse == nil {
+				t.Errorf("got %+v, want a terminal failure of verify: %q", f, want)
+			}
+			if servers.Routes()[len(whole)-1] != scripted.CloseSession {
+				t.Errorf("calls %v, want the close at the end", servers.Routes())
+			}
+			for name, body := range map[string]episode.Body{
+				"0.7": reply.Body(nil), "main": reply.Body((*failures.Failure).MainBody), "a flat row": reply.LegacyBody("helper"),
+			} {
+				var fields map[string]any
+				if err := json.Unmarshal(body.Bytes(), &fields); err != nil {
+					t.Errorf("%s: %v in %s", name, err, body.Bytes())
+				}
+				if strings.Contains(string(body.Bytes()), `"reward"`) {
+					t.Errorf("%s has a reward: %s", name, body.Bytes())
+				}
 			}
 		})
 	}

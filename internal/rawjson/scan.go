@@ -1,6 +1,7 @@
 package rawjson
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -48,7 +49,13 @@ func (s *scanner) unexpected(want string) error {
 	if s.pos >= len(s.data) {
 		return s.fail("the text ends where " + want + " should be")
 	}
-	return s.fail(fmt.Sprintf("%q where %s should be", s.data[s.pos:s.pos+1], want))
+	found := s.data[s.pos : s.pos+1]
+	for _, word := range []string{"NaN", "Infinity"} { // what Python writes and JSON does not have
+		if bytes.HasPrefix(s.data[s.pos:], []byte(word)) {
+			found = []byte(word)
+		}
+	}
+	return s.fail(fmt.Sprintf("%q where %s should be", found, want))
 }
 
 func (s *scanner) peek() byte {
