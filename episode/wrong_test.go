@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -587,6 +588,46 @@ func TestAllYieldsOneOutcomeForEveryRequest(t *testing.T) {
 		}()
 		for range episode.All(t.Context(), newDriver(t, configFor(servers)), broken, episode.Options{Concurrency: 2}) {
 			outcomes++
+		}
+	})
+}
+
+// A request that its source gives after the loop was left begins nothing, though there
+// is room for it: not even an episode that is cancelled at once, which a log would
+// tell of. (Of two things that are ready Go picks either, hence the rounds.)
+func TestARequestThatComesAfterTheLoopWasLeftIsNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{}
+		var log strings.Builder
+		d, stop := b.driver(t, func(c *episode.Config) { c.Logger = zerolog.New(&log) })
+		defer stop()
+		const rounds = 40
+		for range rounds {
+			taken := 0
+			late := func(yield func(*episode.Request) bool) {
+				taken++
+				if !yield(newRequest()) {
+					return
+				}
+				synctest.Wait() // until all that is left to happen is what comes of this request
+				taken++
+				if yield(newRequest()) {
+					t.Error("after the loop was left another request is asked for")
+				}
+			}
+			for outcome := range episode.All(t.Context(), d, late, episode.Options{Concurrency: 1}) {
+				mustSucceed(t, outcome.Reply)
+				break
+			}
+			if taken != 2 {
+				t.Fatalf("%d requests were taken, want 2", taken)
+			}
+		}
+		if log.Len() != 0 {
+			t.Errorf("an episode was begun: %s", log.String())
+		}
+		if got := len(b.paths()); got != rounds*len(whole) {
+			t.Errorf("%d calls, want %d", got, rounds*len(whole))
 		}
 	})
 }
