@@ -56,7 +56,11 @@ type Config struct {
 	// still be open on that server. Nil: the log alone is.
 	CloseFailed func(Server)
 	// Logger gets one line per failed attempt and per close that failed. The zero
-	// value discards.
+	// value discards: nothing of this project's own is printed anywhere else.
+	// net/http alone has a word that no setting takes from it: when a server
+	// sends something on a connection that is idle, it tells the standard
+	// library's default logger of an "Unsolicited response received on idle HTTP
+	// channel", with the bytes. Who wants that elsewhere has log.SetOutput.
 	Logger zerolog.Logger
 }
 
