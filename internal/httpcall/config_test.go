@@ -94,18 +94,18 @@ func TestURLHasNoSlashAtItsEnd(t *testing.T) {
 // from the environment, nothing that the library adds.
 func TestTransportSettings(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
-	pool := pool.New()
-	if pool.Proxy != nil {
+	transport := pool.New()
+	if transport.Proxy != nil {
 		t.Error("there is a proxy")
 	}
-	if pool.IdleConnTimeout != 15*time.Second || pool.ResponseHeaderTimeout != 0 || pool.TLSHandshakeTimeout != 0 || pool.ExpectContinueTimeout != 0 {
-		t.Errorf("time limits: idle %s, headers %s, TLS %s, continue %s", pool.IdleConnTimeout, pool.ResponseHeaderTimeout, pool.TLSHandshakeTimeout, pool.ExpectContinueTimeout)
+	if transport.IdleConnTimeout != 15*time.Second || transport.ResponseHeaderTimeout != 0 || transport.TLSHandshakeTimeout != 0 || transport.ExpectContinueTimeout != 0 {
+		t.Errorf("time limits: idle %s, headers %s, TLS %s, continue %s", transport.IdleConnTimeout, transport.ResponseHeaderTimeout, transport.TLSHandshakeTimeout, transport.ExpectContinueTimeout)
 	}
-	if pool.MaxConnsPerHost != 0 || pool.MaxIdleConns != 0 || pool.MaxIdleConnsPerHost < 1_000_000 {
-		t.Errorf("limits on connections: %d, idle %d, idle per host %d", pool.MaxConnsPerHost, pool.MaxIdleConns, pool.MaxIdleConnsPerHost)
+	if transport.MaxConnsPerHost != 0 || transport.MaxIdleConns != 0 || transport.MaxIdleConnsPerHost < 1_000_000 {
+		t.Errorf("limits on connections: %d, idle %d, idle per host %d", transport.MaxConnsPerHost, transport.MaxIdleConns, transport.MaxIdleConnsPerHost)
 	}
-	if !pool.DisableCompression || pool.DisableKeepAlives {
-		t.Errorf("compression disabled: %v, keep-alive disabled: %v", pool.DisableCompression, pool.DisableKeepAlives)
+	if !transport.DisableCompression || transport.DisableKeepAlives {
+		t.Errorf("compression disabled: %v, keep-alive disabled: %v", transport.DisableCompression, transport.DisableKeepAlives)
 	}
 }
 
