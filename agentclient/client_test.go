@@ -28,9 +28,9 @@ var task = protocol.TaskID{Taskset: "weather", TaskID: "task/1 <é>"}
 // own that is emptied when the test ends.
 func newSession(t *testing.T, servers *scripted.Servers, episode protocol.EpisodeID, config agentclient.Config) *agentclient.Session {
 	t.Helper()
-	pool := pool.New()
-	t.Cleanup(pool.CloseIdleConnections)
-	config.URL, config.Transport = servers.AgentURL, pool
+	transport := pool.New()
+	t.Cleanup(transport.CloseIdleConnections)
+	config.URL, config.Transport = servers.AgentURL, transport
 	config.Resend = retry.Resend{Pause: time.Millisecond}
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)

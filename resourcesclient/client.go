@@ -86,8 +86,8 @@ func (c *Client) Name() string { return c.config.ServerName() }
 func (c *Client) URL() string { return c.http.URL() }
 
 // AggregateMetrics forwards a body to POST /aggregate_metrics and returns the
-// reply, whatever its status. The error is a *[failures.Failure] when there was
-// no reply.
+// reply as it came when it is a success or a 4xx. Every other end is a
+// *[failures.Failure].
 func (c *Client) AggregateMetrics(ctx context.Context, body []byte) (httpcall.Reply, error) {
 	return c.http.Forward(ctx, httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,

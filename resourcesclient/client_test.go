@@ -28,9 +28,9 @@ var task = protocol.TaskID{Taskset: "weather", TaskID: "task/1 <é>"}
 // own that is emptied when the test ends.
 func newSession(t *testing.T, servers *scripted.Servers, episode protocol.EpisodeID, config resourcesclient.Config) *resourcesclient.Session {
 	t.Helper()
-	pool := pool.New()
-	t.Cleanup(pool.CloseIdleConnections)
-	config.URL, config.Transport = servers.ResourcesURL, pool
+	transport := pool.New()
+	t.Cleanup(transport.CloseIdleConnections)
+	config.URL, config.Transport = servers.ResourcesURL, transport
 	config.Resend = retry.Resend{Pause: time.Millisecond}
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
@@ -338,9 +338,9 @@ func TestFailuresAboutTheSession(t *testing.T) {
 func TestAggregateMetricsIsForwardedUnread(t *testing.T) {
 	servers := scripted.New(t)
 	servers.Play(scripted.Script{scripted.Metrics: {{Default: true}, {Status: 422, Raw: new("not JSON"), ContentType: "text/plain"}}})
-	pool := pool.New()
-	t.Cleanup(pool.CloseIdleConnections)
-	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL + "/", Transport: pool, Observability: true})
+	transport := pool.New()
+	t.Cleanup(transport.CloseIdleConnections)
+	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL + "/", Transport: transport, Observability: true})
 	reply, err := client.AggregateMetrics(within(t), []byte(`{"any": NaN`))
 	if err != nil || reply.Status != 200 || !json.Valid(reply.Body) {
 		t.Errorf("got %+v, %v", reply, err)
@@ -368,9 +368,9 @@ func TestNameAndURL(t *testing.T) {
 // Sessions of one client have jars of their own.
 func TestSessionsShareNoCookies(t *testing.T) {
 	servers := scripted.New(t)
-	pool := pool.New()
-	t.Cleanup(pool.CloseIdleConnections)
-	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL, Transport: pool})
+	transport := pool.New()
+	t.Cleanup(transport.CloseIdleConnections)
+	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL, Transport: transport})
 	one := client.Session("resources-session-1", protocol.EpisodeID{RolloutID: "r"}, nil)
 	other := client.Session("resources-session-2", protocol.EpisodeID{RolloutID: "r"}, nil)
 	if _, err := one.Seed(within(t), task, []byte(`{}`)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,6 +21,7 @@ type embedded struct {
 	resources, agent  *http.Server
 	resourcesListener net.Listener
 	agentListener     net.Listener
+	serving           sync.WaitGroup
 	broken            chan error // what ended a server that was not closed
 }
 
@@ -42,8 +44,8 @@ func serveEmbedded(name, resourcesAddress, agentAddress string, logger zerolog.L
 		_ = e.resourcesListener.Close()
 		return nil, cannotListen("--agent-listen", err)
 	}
-	go e.serve(e.resources, e.resourcesListener)
-	go e.serve(e.agent, e.agentListener)
+	e.serving.Go(func() { e.serve(e.resources, e.resourcesListener) })
+	e.serving.Go(func() { e.serve(e.agent, e.agentListener) })
 	return e, nil
 }
 
@@ -59,6 +61,8 @@ func (e *embedded) agentURL() string     { return "http://" + dialable(e.agentLi
 // embeddedGrace is how long requests under way have when the servers stop.
 const embeddedGrace = 5 * time.Second
 
+// close ends the servers and what they hold. When it returns, their addresses are
+// free.
 func (e *embedded) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), embeddedGrace)
 	defer cancel()
@@ -68,5 +72,6 @@ func (e *embedded) close() error {
 			errs = append(errs, server.Close())
 		}
 	}
+	e.serving.Wait() // one that had not begun to serve yet closes its listener itself
 	return errors.Join(append(errs, e.environment.Close(ctx))...)
 }

@@ -1,7 +1,9 @@
 package cookies_test
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +138,63 @@ func TestAJarMergesByName(t *testing.T) {
 			if diff := cmp.Diff(test.want, jarOf(test.replies...).Header()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+		})
+	}
+}
+
+// A jar with many cookies looks them up another way than one with few: by a table,
+// which is made when the seventeenth comes. What expires, before that and after,
+// is gone; set again it stands at the end, as a new one does, and a name that was
+// never away keeps its place.
+func TestAJarOfAnySizeForgetsAndKeepsItsOrder(t *testing.T) {
+	for _, size := range []int{3, 16, 17, 18, 40} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			jar := cookies.NewJar(nil)
+			var want []string // what the jar holds, in order
+			say := func(lines ...string) {
+				t.Helper()
+				jar.MergeReply(http.Header{"Set-Cookie": lines}, jarTime)
+			}
+			check := func(after string) {
+				t.Helper()
+				if diff := cmp.Diff(strings.Join(want, "; "), jar.Header()); diff != "" {
+					t.Errorf("after %s (-want +got):\n%s", after, diff)
+				}
+				if got := len(jar.Plain()); got != len(want) || jar.Empty() != (len(want) == 0) {
+					t.Errorf("after %s: %d cookies, empty %v; want %d", after, got, jar.Empty(), len(want))
+				}
+			}
+			say("gone=0", "gone=; Max-Age=0") // before there is a table
+			for i := range size {
+				want = append(want, fmt.Sprintf("c%d=%d", i, i))
+				say(want[i])
+			}
+			check("all were set")
+			say("c1=; Max-Age=0", "gone=; Max-Age=0")
+			want = slices.Delete(want, 1, 2)
+			check("one expired")
+			say("c1=; Max-Age=0")
+			check("it expired once more")
+			say("c1=again", "c0=anew")
+			want[0] = "c0=anew"
+			want = append(want, "c1=again")
+			check("it was set again")
+			say("c1=and again", "gone=back")
+			want[len(want)-1] = "c1=and again"
+			want = append(want, "gone=back")
+			check("it was set twice")
+			jar.MergePlain([]protocol.Pair{{Name: "c1", Value: "and again"}, {Name: "c2", Value: "two"}})
+			want[1] = "c2=two"
+			check("an agent brought its cookies back")
+			for i := range size {
+				say(fmt.Sprintf("c%d=; Max-Age=0", i))
+			}
+			say("gone=; Max-Age=0")
+			want = nil
+			check("all expired")
+			say("c0=new")
+			want = []string{"c0=new"}
+			check("one came back")
 		})
 	}
 }

@@ -70,10 +70,10 @@ func newHouse(t testing.TB, change func(*settings)) *house {
 	if change != nil {
 		change(&s)
 	}
-	pool := pool.New()
-	s.driver.Transport = pool
+	transport := pool.New()
+	s.driver.Transport = transport
 	if s.transport != nil {
-		s.driver.Transport = s.transport(pool)
+		s.driver.Transport = s.transport(transport)
 	}
 	driver, err := episode.NewDriver(s.driver)
 	if err != nil {
@@ -101,7 +101,7 @@ func newHouse(t testing.TB, change func(*settings)) *house {
 			t.Error("the server does not end")
 		}
 		driver.Close()
-		pool.CloseIdleConnections()
+		transport.CloseIdleConnections()
 	})
 	return h
 }

@@ -2,16 +2,22 @@ package envserver_test
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/turn/failures"
 	"example.com/turn/internal/envserver"
 	"example.com/turn/internal/scripted"
 	"example.com/turn/protocol"
@@ -74,9 +80,9 @@ func TestAggregateMetricsIsPassedThrough(t *testing.T) {
 		{"422", scripted.Action{Status: 422, Raw: new(`{"detail":[{"loc":["body"]}]}`)}, 422, "application/json", `{"detail":[{"loc":["body"]}]}`},
 		{"404", scripted.Action{Status: 404, Raw: new("nothing here"), ContentType: "text/plain"}, 404, "text/plain", "nothing here"},
 		{"429", scripted.Action{Status: 429, Raw: new(`{"detail":"slow down"}`)}, 429, "application/json", `{"detail":"slow down"}`},
-		{"500", scripted.Action{Status: 500, Raw: new(`{"detail":"no metrics"}`)}, 502, "application/json", `{"detail":"the resources server answered 500: no metrics"}`},
-		{"503", scripted.Action{Status: 503, Raw: new(``)}, 502, "application/json", `{"detail":"the resources server answered 503: Service Unavailable"}`},
-		{"a redirect elsewhere", scripted.Action{Status: 302, Raw: new(``), Headers: [][2]string{{"Location", "http://127.0.0.1:1/?token=x"}}}, 502, "application/json", `{"detail":"the resources server answered 302: Found"}`},
+		{"500", scripted.Action{Status: 500, Raw: new(`{"detail":"no metrics"}`)}, 502, "application/json", `{"detail":"resources server weather refused POST /aggregate_metrics with 500 Internal Server Error: no metrics"}`},
+		{"503", scripted.Action{Status: 503, Raw: new(``)}, 502, "application/json", `{"detail":"resources server weather refused POST /aggregate_metrics with 503 Service Unavailable: Service Unavailable"}`},
+		{"a redirect elsewhere", scripted.Action{Status: 302, Raw: new(``), Headers: [][2]string{{"Location", "http://127.0.0.1:1/?token=x"}}}, 502, "application/json", `{"detail":"resources server weather refused POST /aggregate_metrics with 302 Found: Found"}`},
 		{"cut off", scripted.Action{Drop: scripted.MidBody}, 502, "application/json", ""},
 		{"garbage", scripted.Action{Drop: scripted.Garbage}, 502, "application/json", ""},
 	} {
@@ -95,6 +101,75 @@ func TestAggregateMetricsIsPassedThrough(t *testing.T) {
 			for _, call := range h.Calls() {
 				if call.Path != "/aggregate_metrics" || string(call.Body) != unread || call.Header.Get("Content-Type") != "application/json" {
 					t.Errorf("forwarded to %s as %s: %s", call.Path, call.Header.Get("Content-Type"), call.Body)
+				}
+			}
+		})
+	}
+}
+
+// What the resources server answers is passed through whole, up to the limit on
+// replies, in the encoding that it came in, and described in no way that it did not
+// describe itself in.
+func TestAggregateMetricsAreNeitherCutNorDecodedNorDescribed(t *testing.T) {
+	const limit = 4 << 20
+	long := `{"detail":"` + strings.Repeat("x", 3<<20) + `"}`
+	var zipped bytes.Buffer
+	zip := gzip.NewWriter(&zipped)
+	_, _ = io.WriteString(zip, long)
+	_ = zip.Close()
+	for _, test := range []struct {
+		name   string
+		status int
+		header http.Header
+		body   string
+		want   int
+		words  string // of the detail; "": it is passed through
+	}{
+		{"a long success", 200, http.Header{"Content-Type": {"application/json"}}, long, 200, ""},
+		{"a long refusal", 422, http.Header{"Content-Type": {"application/json"}}, long, 422, ""},
+		{"an encoded success", 200, http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip"}}, zipped.String(), 200, ""},
+		{"an encoded refusal", 413, http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip"}}, zipped.String(), 413, ""},
+		{"a refusal encoded twice", 400, http.Header{"Content-Type": {"text/plain"}, "Content-Encoding": {"br, gzip"}}, "\x1f\x8b", 400, ""},
+		{"a refusal without a type", 404, http.Header{"Content-Type": nil}, "<html>nothing here</html>", 404, ""},
+		{"an empty refusal", 409, http.Header{"Content-Type": nil}, "", 409, ""},
+		{"a success of the limit", 200, http.Header{"Content-Type": {"text/plain"}}, strings.Repeat("x", limit), 200, ""},
+		{"a success over the limit", 200, nil, strings.Repeat("x", limit+1), 502, "larger than the limit of 4194304 bytes"},
+		{"a refusal over the limit", 422, nil, strings.Repeat("x", limit+1), 502, "larger than the limit of 4194304 bytes"},
+		{"a failure that says much", 500, nil, strings.Repeat("é", 1<<20), 502, "500 Internal Server Error: éééé"},
+		{"a failure that is encoded", 503, http.Header{"Content-Encoding": {"gzip"}}, zipped.String(), 502, "503 Service Unavailable: Service Unavailable"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			resources := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.ReadAll(r.Body)
+				maps.Copy(w.Header(), test.header)
+				w.WriteHeader(test.status)
+				_, _ = io.WriteString(w, test.body)
+			}))
+			t.Cleanup(resources.Close)
+			h := newHouse(t, func(s *settings) {
+				s.driver.Resources.URL, s.driver.Resources.MaxReplyBytes = resources.URL, limit
+			})
+			h.client.Transport.(*http.Transport).DisableCompression = true
+			got, err := h.call(within(t), http.MethodPost, "/aggregate_metrics", "application/json", "{}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Status != test.want {
+				t.Fatalf("status %d, want %d: %.300s", got.Status, test.want, got.Body)
+			}
+			if test.words != "" {
+				wantDetail(t, got, test.words)
+				if n := utf8.RuneCountInString(got.Body); n > failures.MaxReason+100 {
+					t.Errorf("the detail has %d characters", n)
+				}
+				return
+			}
+			if got.Body != test.body {
+				t.Errorf("%d bytes came through, want the %d as they were", len(got.Body), len(test.body))
+			}
+			for _, name := range []string{"Content-Type", "Content-Encoding"} {
+				if diff := cmp.Diff(test.header[name], got.Header[name]); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", name, diff)
 				}
 			}
 		})

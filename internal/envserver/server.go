@@ -229,26 +229,27 @@ func (s *Server) drive(caller context.Context, r *episode.Request) (reply episod
 	return reply, caller.Err() == nil
 }
 
-// aggregateMetrics forwards the body unread to the resources server.
+// aggregateMetrics forwards the body unread to the resources server. Its reply is
+// passed through as it came, unless the fault is not the request's.
 func (s *Server) aggregateMetrics(w http.ResponseWriter, r *http.Request) {
 	body, ok := readBody(w, r)
 	if !ok {
 		return
 	}
 	reply, err := s.config.Driver.Resources().AggregateMetrics(r.Context(), body)
-	switch {
-	case err != nil:
+	if err != nil {
 		writeDetail(w, http.StatusBadGateway, err.Error())
-	case reply.Status >= 200 && reply.Status <= 299, reply.Status >= 400 && reply.Status <= 499:
-		if reply.ContentType != "" {
-			w.Header().Set("Content-Type", reply.ContentType)
-		}
-		w.WriteHeader(reply.Status)
-		_, _ = w.Write(reply.Body)
-	default:
-		refusal := failures.ReadRefusal(reply.Status, reply.ContentType, reply.Body)
-		writeDetail(w, http.StatusBadGateway, "the resources server answered "+strconv.Itoa(reply.Status)+": "+refusal.String())
+		return
 	}
+	w.Header()["Content-Type"] = nil // where it has none, net/http would guess one
+	if reply.ContentType != "" {
+		w.Header().Set("Content-Type", reply.ContentType)
+	}
+	if reply.ContentEncoding != "" {
+		w.Header().Set("Content-Encoding", reply.ContentEncoding)
+	}
+	w.WriteHeader(reply.Status)
+	_, _ = w.Write(reply.Body)
 }
 
 func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {

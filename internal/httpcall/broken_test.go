@@ -37,10 +37,10 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 	}
 	dials := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(testing.TB) httpcall.Config {
 		return func(t testing.TB) httpcall.Config {
-			pool := pool.New()
-			pool.DialContext = dial
-			t.Cleanup(pool.CloseIdleConnections)
-			return httpcall.Config{URL: "http://weather.internal:9001", Transport: pool}
+			transport := pool.New()
+			transport.DialContext = dial
+			t.Cleanup(transport.CloseIdleConnections)
+			return httpcall.Config{URL: "http://weather.internal:9001", Transport: transport}
 		}
 	}
 	for _, test := range []struct {
@@ -95,17 +95,17 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 		{"no ports", dials((&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, Resolver: loopbackResolver}).DialContext),
 			failures.TransportLocalResource, "cannot assign requested address"},
 		{"a deadline on the connection", func(t testing.TB) httpcall.Config {
-			pool := pool.New()
-			pool.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			transport := pool.New()
+			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 				if err == nil {
 					err = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 				}
 				return conn, err
 			}
-			t.Cleanup(pool.CloseIdleConnections)
+			t.Cleanup(transport.CloseIdleConnections)
 			url := serveRaw(t, func(conn *net.TCPConn, _ int) { _, _ = conn.Read(make([]byte, 1)) }).URL
-			return httpcall.Config{URL: url, Transport: pool}
+			return httpcall.Config{URL: url, Transport: transport}
 		}, failures.TransportTimeout, "i/o timeout"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -161,14 +161,14 @@ func TestEndOfTheContextNamesItsCause(t *testing.T) {
 				config := httpcall.Config{Resend: never}
 				switch at {
 				case "while it connects":
-					pool := pool.New()
-					t.Cleanup(pool.CloseIdleConnections) // which ends dials that nobody waits for
-					pool.DialContext = func(dialing context.Context, _, _ string) (net.Conn, error) {
+					transport := pool.New()
+					t.Cleanup(transport.CloseIdleConnections) // which ends dials that nobody waits for
+					transport.DialContext = func(dialing context.Context, _, _ string) (net.Conn, error) {
 						cancel(test.cause)
 						<-dialing.Done()
 						return nil, dialing.Err()
 					}
-					config.URL, config.Transport = "http://weather.internal", pool
+					config.URL, config.Transport = "http://weather.internal", transport
 				case "before the call":
 					cancel(test.cause)
 					config.URL = serveRaw(t, func(*net.TCPConn, int) { t.Error("the call was made") }).URL

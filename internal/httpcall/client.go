@@ -130,7 +130,7 @@ func (c *Client) Failed(call Call) failures.Call {
 // Every other end is a *[failures.Failure]. When ctx ends, Post returns without
 // delay, and no byte of the call is sent after that.
 func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
-	reply, failure := c.send(ctx, call)
+	reply, failure := c.send(ctx, call, false)
 	if failure != nil {
 		return nil, failure
 	}
@@ -144,20 +144,31 @@ func (c *Client) refused(call Call, reply reply) *failures.Failure {
 	return failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Clock())
 }
 
-// A Reply is a server's answer, whatever its status.
+// A Reply is a server's answer as it came.
 type Reply struct {
-	Status      int
-	ContentType string
-	Body        []byte
+	Status          int
+	ContentType     string // "" when it says none
+	ContentEncoding string // "" when it says none
+	Body            []byte // encoded, when ContentEncoding says so
 }
 
-// Forward makes the call and returns the reply even when it is a refusal.
+// Forward makes the call and returns the reply when it is the caller's business: a
+// success, or a refusal that blames the request (400 to 499). It is whole, and not
+// looked into. Every other end is a *[failures.Failure], as it is of [Client.Post].
 func (c *Client) Forward(ctx context.Context, call Call) (Reply, error) {
-	reply, failure := c.send(ctx, call)
+	reply, failure := c.send(ctx, call, true)
 	if failure != nil {
 		return Reply{}, failure
 	}
-	return Reply{Status: reply.status, ContentType: reply.header.Get("Content-Type"), Body: reply.body}, nil
+	if !reply.success() && !reply.blames() {
+		return Reply{}, c.refused(call, reply)
+	}
+	return Reply{
+		Status:          reply.status,
+		ContentType:     reply.header.Get("Content-Type"),
+		ContentEncoding: strings.Join(reply.header.Values("Content-Encoding"), ", "),
+		Body:            reply.body,
+	}, nil
 }
 
 // quietTime is how long further calls that break are not warned of.

@@ -19,7 +19,6 @@ import (
 	"example.com/turn/failures"
 	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
-	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/retry"
 )
@@ -87,25 +86,6 @@ func TestURLHasNoSlashAtItsEnd(t *testing.T) {
 		if got := httpcall.New(httpcall.Config{URL: url}).URL(); got != want {
 			t.Errorf("%s: got %s, want %s", url, got, want)
 		}
-	}
-}
-
-// The pool has the settings of section 6: no limit on time or connections, nothing
-// from the environment, nothing that the library adds.
-func TestTransportSettings(t *testing.T) {
-	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
-	pool := pool.New()
-	if pool.Proxy != nil {
-		t.Error("there is a proxy")
-	}
-	if pool.IdleConnTimeout != 15*time.Second || pool.ResponseHeaderTimeout != 0 || pool.TLSHandshakeTimeout != 0 || pool.ExpectContinueTimeout != 0 {
-		t.Errorf("time limits: idle %s, headers %s, TLS %s, continue %s", pool.IdleConnTimeout, pool.ResponseHeaderTimeout, pool.TLSHandshakeTimeout, pool.ExpectContinueTimeout)
-	}
-	if pool.MaxConnsPerHost != 0 || pool.MaxIdleConns != 0 || pool.MaxIdleConnsPerHost < 1_000_000 {
-		t.Errorf("limits on connections: %d, idle %d, idle per host %d", pool.MaxConnsPerHost, pool.MaxIdleConns, pool.MaxIdleConnsPerHost)
-	}
-	if !pool.DisableCompression || pool.DisableKeepAlives {
-		t.Errorf("compression disabled: %v, keep-alive disabled: %v", pool.DisableCompression, pool.DisableKeepAlives)
 	}
 }
 

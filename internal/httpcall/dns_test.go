@@ -68,13 +68,13 @@ func flappingDNS(t testing.TB, lookups *atomic.Int64, fail int64, down func(ctx 
 		return ours, nil
 	}}
 	dialer := &net.Dialer{Resolver: resolver}
-	pool := pool.New()
-	pool.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+	transport := pool.New()
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		lookups.Add(1)
 		return dialer.DialContext(ctx, network, address)
 	}
-	t.Cleanup(pool.CloseIdleConnections)
-	return pool
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
 }
 
 // nameless are the ways in which a look-up fails.

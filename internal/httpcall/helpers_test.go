@@ -40,9 +40,9 @@ var never = retry.Resend{Max: -1}
 func newClient(t testing.TB, config httpcall.Config) *httpcall.Client {
 	t.Helper()
 	if config.Transport == nil {
-		pool := pool.New()
-		t.Cleanup(pool.CloseIdleConnections)
-		config.Transport = pool
+		transport := pool.New()
+		t.Cleanup(transport.CloseIdleConnections)
+		config.Transport = transport
 	}
 	if config.Resend == (retry.Resend{}) {
 		config.Resend = quick

@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/internal/rawjson"
@@ -285,11 +287,13 @@ func TestRetryAfterIsRead(t *testing.T) {
 	}
 }
 
-// Forward returns what came, whatever its status.
-func TestForwardReturnsRefusals(t *testing.T) {
-	for _, status := range []int{200, 204, 404, 422, 500} {
+// Forward returns what came, except that a refusal which does not blame the request
+// is a failure, as it is elsewhere.
+func TestForwardReturnsRepliesThatAreTheCallersBusiness(t *testing.T) {
+	for status, failed := range map[int]bool{200: false, 204: false, 299: false, 302: true, 400: false, 404: false, 422: false, 429: false, 499: false, 500: true, 503: true, 600: true} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/problem+json")
+			w.Header()["Content-Encoding"] = []string{"identity", "identity"}
 			w.WriteHeader(status)
 			if status != 204 {
 				_, _ = io.WriteString(w, `{"detail":1.0}`)
@@ -297,18 +301,86 @@ func TestForwardReturnsRefusals(t *testing.T) {
 		}))
 		t.Cleanup(server.Close)
 		reply, err := newClient(t, httpcall.Config{URL: server.URL}).Forward(within(t), verifyCall(retry.Repeatable))
-		want := `{"detail":1.0}`
-		if status == 204 {
-			want = ""
+		if failed {
+			if got := wantFailure(t, err); got.Status != status {
+				t.Errorf("%d: got %+v", status, got)
+			}
+			continue
 		}
-		if err != nil || reply.Status != status || string(reply.Body) != want || reply.ContentType != "application/problem+json" {
-			t.Errorf("%d: got %d %q %q, %v", status, reply.Status, reply.ContentType, reply.Body, err)
+		want := httpcall.Reply{Status: status, ContentType: "application/problem+json", ContentEncoding: "identity, identity", Body: []byte(`{"detail":1.0}`)}
+		if status == 204 {
+			want.Body = []byte{}
+		}
+		if diff := cmp.Diff(want, reply); err != nil || diff != "" {
+			t.Errorf("%d: %v (-want +got):\n%s", status, err, diff)
 		}
 	}
 	_, err := newClient(t, httpcall.Config{URL: refusedURL(t), Resend: never}).Forward(within(t), verifyCall(retry.Repeatable))
 	if got := wantFailure(t, err); got.Kind != failures.TransportUnreachable {
 		t.Errorf("kind %q", got.Kind)
 	}
+}
+
+// Of a refusal no more is read than its words can need, however much there is and
+// whatever a reply may have. What is forwarded is bounded as a reply is.
+func TestNoMoreThanAMebibyteOfARefusalIsRead(t *testing.T) {
+	const there, limit = 8 << 20, 2 << 20
+	for _, test := range []struct {
+		name    string
+		status  int
+		forward bool
+		most    int64
+	}{
+		{"a refusal", 422, false, 1 << 20},
+		{"one that may pass", 503, false, 1 << 20},
+		{"a forwarded one that does not blame the request", 503, true, 1 << 20},
+		{"a forwarded one that does", 422, true, limit + limit/4}, // and what shows that there is more
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			body := &counted{Reader: io.LimitReader(endless{}, there)}
+			client := newClient(t, httpcall.Config{URL: "http://weather.internal", MaxReplyBytes: limit, Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+				_, _ = io.ReadAll(r.Body)
+				return &http.Response{StatusCode: test.status, Header: http.Header{}, ContentLength: -1, Body: body}, nil
+			})})
+			var err error
+			if test.forward {
+				_, err = client.Forward(within(t), verifyCall(retry.Repeatable))
+			} else {
+				_, err = client.Post(within(t), verifyCall(retry.Repeatable))
+			}
+			wantFailure(t, err)
+			if body.n > test.most || !body.closed {
+				t.Errorf("%d bytes were read, want no more than %d; closed: %v", body.n, test.most, body.closed)
+			}
+		})
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+// counted is a body that knows how much was read of it.
+type counted struct {
+	io.Reader
+	n      int64
+	closed bool
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+func (c *counted) Close() error {
+	c.closed = true
+	return nil
 }
 
 func TestReadAll(t *testing.T) {

@@ -29,8 +29,9 @@ const maxRefusalBytes = 1 << 20
 // so that what happens on each try is seen here, and so that the pool's
 // CloseIdleConnections is out of the retry library's reach.
 type sending struct {
-	client *Client
-	call   Call
+	client  *Client
+	call    Call
+	forward bool // what the caller is to get goes on as it came
 
 	sends     int  // tries begun
 	reached   bool // the last request of the last try may have got a connection
@@ -48,9 +49,12 @@ type reply struct {
 
 func (r reply) success() bool { return r.status >= 200 && r.status <= 299 }
 
+// blames reports whether the reply says that the fault is the request's.
+func (r reply) blames() bool { return r.status >= 400 && r.status <= 499 }
+
 // send makes the call until it is answered or may not be sent again.
-func (c *Client) send(ctx context.Context, call Call) (reply, *failures.Failure) {
-	s := &sending{client: c, call: call}
+func (c *Client) send(ctx context.Context, call Call, forward bool) (reply, *failures.Failure) {
+	s := &sending{client: c, call: call, forward: forward}
 	body := retryablehttp.ReaderFunc(func() (io.Reader, error) { return call.Body.NewReader(), nil })
 	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, c.base+call.Path, body)
 	if err != nil {
@@ -169,23 +173,27 @@ func port(u *url.URL) string {
 // read takes in the whole reply, so that a connection that fails at its last
 // byte is a failed try like any other.
 func (s *sending) read(response *http.Response) (*http.Response, error) {
-	defer func() { _ = response.Body.Close() }()
+	body := response.Body // another takes its place before the end
+	defer func() { _ = body.Close() }()
 	// http.Client would look at it again, and fail on one that is no URL.
 	response.Header.Del("Location")
 	s.last = reply{status: response.StatusCode, header: response.Header}
 	encoding := response.Header.Get("Content-Encoding")
 	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
+	asItCame := s.forward && (s.last.success() || s.last.blames())
 	var err error
 	switch {
+	case asItCame:
+		s.last.body, err = ReadAll(body, response.ContentLength, s.client.config.MaxReplyBytes)
 	case !s.last.success():
-		s.last.body, err = io.ReadAll(io.LimitReader(response.Body, maxRefusalBytes))
+		s.last.body, err = io.ReadAll(io.LimitReader(body, maxRefusalBytes))
 		if encoded {
 			s.last.body = nil // no words that a person could read
 		}
 	case encoded:
 		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", encoding))
 	default:
-		s.last.body, err = ReadAll(response.Body, response.ContentLength, s.client.config.MaxReplyBytes)
+		s.last.body, err = ReadAll(body, response.ContentLength, s.client.config.MaxReplyBytes)
 	}
 	if errors.Is(err, ErrTooLarge) {
 		return nil, s.tooLarge()

@@ -3,10 +3,13 @@ package httpserve_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -91,5 +94,143 @@ func TestMessagesGoToTheLog(t *testing.T) {
 	server.ErrorLog.Print("odd")
 	if got := log.String(); !strings.Contains(got, `"level":"debug","message":"odd`) {
 		t.Errorf("the log holds %q", got)
+	}
+}
+
+// A pipes is a listener on net.Pipe, which works in a synctest bubble.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+	// last, when there is one, arrives as the listener is closed.
+	last net.Conn
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+// dial makes a connection and returns the caller's end.
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	return ours
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+	}
+	if conn := p.last; conn != nil {
+		time.Sleep(time.Millisecond) // the server has done all that it does about those before it
+		p.last = nil
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A connection that is accepted when the others have been closed already is closed
+// as well: the end would wait for it to speak.
+func TestAConnectionThatComesAsTheListenerClosesIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener := newPipes()
+		late, theirs := net.Pipe()
+		listener.last = theirs
+		server := httpserve.New(http.NotFoundHandler(), zerolog.Nop())
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		synctest.Wait()
+
+		began := time.Now()
+		down := make(chan time.Duration, 1)
+		go func() {
+			if err := server.Shutdown(context.Background()); err != nil {
+				t.Errorf("Shutdown: %v", err)
+			}
+			down <- time.Since(began)
+		}()
+		if _, err := late.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the late connection says %v, want its end", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it was closed after %s", took)
+		}
+		if took := <-down; took > time.Second {
+			t.Errorf("the end took %s", took)
+		}
+		<-served
+	})
+}
+
+// Who connects has a minute to say what it wants, head and all. What comes after
+// the head may take as long as it takes, and so may the next request on a
+// connection that was used.
+func TestACallerHasAMinuteToSayWhatItWants(t *testing.T) {
+	const head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+	for _, test := range []struct {
+		name  string
+		say   []string // with ten minutes after each
+		after time.Duration
+	}{
+		{"nothing is said", nil, time.Minute},
+		{"half a head", []string{head[:20]}, time.Minute},
+		{"all but its end", []string{head[:len(head)-1]}, time.Minute},
+		{"a body that takes its time", []string{head + "{", "}"}, 0},
+		{"a second request that does", []string{head + "{}", head + "{}"}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listener := newPipes()
+				asked := 0
+				server := httpserve.New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					if body, err := io.ReadAll(r.Body); err == nil && string(body) == "{}" {
+						asked++
+					}
+				}), zerolog.Nop())
+				served := make(chan error, 1)
+				go func() { served <- server.Serve(listener) }()
+				conn := listener.dial()
+				began := time.Now()
+				var ended time.Duration
+				reading := make(chan struct{})
+				go func() {
+					defer close(reading)
+					_, _ = io.Copy(io.Discard, conn)
+					ended = time.Since(began)
+				}()
+				requests := 0
+				for _, text := range test.say {
+					_, _ = io.WriteString(conn, text)
+					time.Sleep(10 * time.Minute)
+					requests += strings.Count(text, "}")
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				select {
+				case <-reading:
+					if test.after == 0 || ended != test.after {
+						t.Errorf("the connection was closed after %s", ended)
+					}
+				default:
+					if test.after != 0 {
+						t.Errorf("the connection is open, want it closed after %s", test.after)
+					}
+				}
+				if test.after == 0 && asked != requests {
+					t.Errorf("%d whole requests came, want %d", asked, requests)
+				}
+				_ = server.Close()
+				_ = conn.Close()
+				<-reading
+				<-served
+			})
+		})
 	}
 }

@@ -104,7 +104,7 @@ func readAccesses(body *requests.Fields) *toolAccess {
 		if protocol.CheckName(name) != nil && name != "" {
 			fields.Fault("name", "string_pattern_mismatch", "String should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'")
 		}
-		if names[name] {
+		if names[name] && name != "" {
 			fields.Fault("name", "value_error", "tool access names must be unique within an agent session")
 		}
 		names[name] = true

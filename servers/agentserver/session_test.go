@@ -2,6 +2,7 @@ package agentserver_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -187,5 +188,19 @@ func TestHealth(t *testing.T) {
 		if response.StatusCode != http.StatusOK {
 			t.Errorf("GET %s: %s", path, response.Status)
 		}
+	}
+}
+
+// However many things are wrong with a seed, it is refused in a few words.
+func TestASeedOfNothingButFaultsIsRefusedInFewWords(t *testing.T) {
+	b := newBench(t, agentserver.Config{})
+	const entries = 200_000
+	got := b.post("/v1/agent_sessions", "", seedBody("a", episode0, "{}"+strings.Repeat(",{}", entries-1)))
+	if got.Status != http.StatusUnprocessableEntity || len(got.Body) > 20_000 {
+		t.Errorf("status %d and %d bytes, want 422 and no more than 20,000: %.300s", got.Status, len(got.Body), got.Body)
+	}
+	// An empty entry lacks a name, a kind and whether it is required.
+	if want := fmt.Sprintf(`{"type":"value_error","loc":["body"],"msg":"left out: %d more"}]}`, 3*entries-100); !strings.HasSuffix(got.Body, want) {
+		t.Errorf("it ends in %s, want %s", got.Body[len(got.Body)-200:], want)
 	}
 }

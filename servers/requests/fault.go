@@ -3,6 +3,7 @@ package requests
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"example.com/turn/internal/rawjson"
 )
@@ -71,4 +72,42 @@ func (f Fault) appendLoc(dst []byte) []byte {
 		dst = rawjson.AppendText(dst, fmt.Sprint(part))
 	}
 	return append(dst, ']')
+}
+
+// maxFaults is how many faults are listed. A body may be made of nothing else, and
+// its answer should not be as long as it is.
+const maxFaults = 100
+
+// maxText is how many bytes of a name or a message a fault has: both may hold what
+// the body says.
+const maxText = 500
+
+// faults are those of one body.
+type faults struct {
+	listed Invalid
+	more   int // that are not listed
+}
+
+func (f *faults) len() int { return len(f.listed) + f.more }
+
+func (f *faults) add(fault Fault) {
+	if len(f.listed) == maxFaults {
+		f.more++
+		return
+	}
+	fault.Msg = shortened(fault.Msg)
+	f.listed = append(f.listed, fault)
+}
+
+// shortened is a text as an answer can have it: UTF-8, and not too long.
+func shortened(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= maxText {
+		return text
+	}
+	end := maxText
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
 }

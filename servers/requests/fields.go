@@ -2,10 +2,10 @@ package requests
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"example.com/turn/internal/rawjson"
 )
@@ -17,14 +17,14 @@ type Fields struct {
 	source json.RawMessage
 	object rawjson.Object
 	loc    []any
-	faults *Invalid
+	faults *faults
 	absent bool // there is no object to read: said once, not once a field
 }
 
 // Read takes an object apart. loc is where it stands in the request: "body", or
 // "body" and the names on the way to it.
 func Read(object json.RawMessage, loc ...any) *Fields {
-	f := &Fields{loc: loc, faults: new(Invalid)}
+	f := &Fields{loc: loc, faults: new(faults)}
 	f.parse(object)
 	return f
 }
@@ -33,7 +33,7 @@ func (f *Fields) parse(value []byte) {
 	object, err := rawjson.ParseObject(value)
 	if err != nil {
 		f.absent = true
-		*f.faults = append(*f.faults, Fault{Type: "dict_type", Loc: f.loc, Msg: "Input should be a valid dictionary", Input: echo(value)})
+		f.faults.add(Fault{Type: "dict_type", Loc: f.loc, Msg: "Input should be a valid dictionary", Input: echo(value)})
 		return
 	}
 	f.source, f.object = value, object
@@ -43,26 +43,31 @@ func (f *Fields) parse(value []byte) {
 func (f *Fields) JSON() json.RawMessage { return f.source }
 
 // Err returns the faults found so far, those of nested objects included, as an
-// [Invalid]; nil when there are none.
+// [Invalid]; nil when there are none. Of more than a hundred, the others are only
+// counted, in one more fault at the end.
 func (f *Fields) Err() error {
-	if len(*f.faults) == 0 {
+	if len(f.faults.listed) == 0 {
 		return nil
 	}
-	return *f.faults
+	if f.faults.more == 0 {
+		return f.faults.listed
+	}
+	left := Fault{Type: "value_error", Loc: f.loc, Msg: fmt.Sprintf("left out: %d more", f.faults.more)}
+	return append(slices.Clip(f.faults.listed), left)
 }
 
 // Fault notes that something is wrong with a field, in words of the caller's:
 // typ is pydantic's name for it, or "value_error" where it has none.
 func (f *Fields) Fault(name, typ, msg string) {
-	*f.faults = append(*f.faults, Fault{Type: typ, Loc: f.at(name), Msg: msg})
+	f.faults.add(Fault{Type: typ, Loc: f.at(name), Msg: msg})
 }
 
 func (f *Fields) wrongType(name string, value []byte, typ, msg string) {
-	*f.faults = append(*f.faults, Fault{Type: typ, Loc: f.at(name), Msg: msg, Input: echo(value)})
+	f.faults.add(Fault{Type: typ, Loc: f.at(name), Msg: msg, Input: echo(value)})
 }
 
 func (f *Fields) at(name string) []any {
-	return append(slices.Clone(f.loc), name)
+	return append(slices.Clone(f.loc), shortened(name))
 }
 
 // maxEcho is the length in bytes up to which a value at fault is repeated in the
@@ -106,9 +111,9 @@ func (f *Fields) Text(name string) string {
 
 // NonEmpty is a required string of at least one character.
 func (f *Fields) NonEmpty(name string) string {
-	before := len(*f.faults)
+	before := f.faults.len()
 	text := f.Text(name)
-	if text == "" && len(*f.faults) == before && !f.absent {
+	if text == "" && f.faults.len() == before && !f.absent {
 		f.Fault(name, "string_too_short", "String should have at least 1 character")
 	}
 	return text
@@ -233,7 +238,7 @@ func (f *Fields) Rest(names ...string) json.RawMessage {
 func (f *Fields) Only(names ...string) {
 	for _, member := range f.object {
 		if !slices.Contains(names, member.Name) {
-			f.Fault(strings.ToValidUTF8(member.Name, "\uFFFD"), "extra_forbidden", "Extra inputs are not permitted")
+			f.Fault(member.Name, "extra_forbidden", "Extra inputs are not permitted")
 		}
 	}
 }

@@ -166,6 +166,69 @@ func TestFieldsFindEveryFault(t *testing.T) {
 	}
 }
 
+// An answer lists a hundred faults and counts the others, however many a body has.
+func TestFaultsAreListedUpToAHundred(t *testing.T) {
+	const more = `{"type":"value_error","loc":["body"],"msg":"left out: %d more"}]`
+	for _, test := range []struct {
+		faults, listed int
+		end            string
+	}{
+		{99, 99, `{"type":"string_too_short","loc":["body","l",98,"a"],"msg":"String should have at least 1 character"}]`},
+		{100, 100, `{"type":"string_too_short","loc":["body","l",99,"a"],"msg":"String should have at least 1 character"}]`},
+		{101, 101, fmt.Sprintf(more, 1)},
+		{100_000, 101, fmt.Sprintf(more, 99_900)},
+	} {
+		fields := requests.Read([]byte(`{"l":[{"a":""}`+strings.Repeat(`,{"a":""}`, test.faults-1)+`]}`), "body")
+		for _, element := range fields.List("l") {
+			element.NonEmpty("a")
+		}
+		for range 2 { // asked again it says the same
+			var invalid requests.Invalid
+			if !errors.As(fields.Err(), &invalid) {
+				t.Fatalf("got %v, want faults", fields.Err())
+			}
+			if answer := string(invalid.AppendJSON(nil)); len(invalid) != test.listed || !strings.HasSuffix(answer, test.end) {
+				t.Errorf("%d faults: %d are listed, the last as %s; want %d and %s", test.faults, len(invalid), answer[max(0, len(answer)-100):], test.listed, test.end)
+			}
+		}
+	}
+}
+
+// A fault that is left out is counted once: a value that is no text is not an empty
+// one besides.
+func TestFaultsThatAreLeftOutAreCountedOnce(t *testing.T) {
+	fields := requests.Read([]byte(`{"l":[5`+strings.Repeat(`,5`, 99)+`],"a":7,"b":"","c":[]}`), "body")
+	fields.List("l")
+	fields.NonEmpty("a")
+	fields.NonEmpty("b")
+	fields.Object("c").NonEmpty("d")
+	var invalid requests.Invalid
+	if !errors.As(fields.Err(), &invalid) || len(invalid) != 101 || invalid[100].Msg != "left out: 3 more" {
+		t.Errorf("got %d faults, the last %v; want 101, the last counting 3", len(invalid), invalid[len(invalid)-1])
+	}
+}
+
+// The names and the words of a body come into its answer only so far.
+func TestFaultsRepeatNoLongNames(t *testing.T) {
+	long := strings.Repeat("é", 1<<20)
+	fields := requests.Read([]byte(`{"`+long+`":1,"x`+long+`":2,"h":{}}`), "body")
+	fields.Only("h")
+	fields.Fault("h", "dict_type", "no such header: "+long)
+	answer := string(fields.Err().(requests.Invalid).AppendJSON(nil))
+	for _, want := range []string{
+		`["body","` + strings.Repeat("é", 250) + `…"]`,
+		`["body","x` + strings.Repeat("é", 249) + `…"]`, // not within a character
+		`"no such header: ` + strings.Repeat("é", 242) + `…"`,
+	} {
+		if !strings.Contains(answer, want) {
+			t.Errorf("the answer lacks %s", want)
+		}
+	}
+	if len(answer) > 2500 {
+		t.Errorf("the answer has %d bytes", len(answer))
+	}
+}
+
 func TestFaultsReadAsText(t *testing.T) {
 	err := requests.Invalid{
 		{Type: "missing", Loc: []any{"body", "l", 1, "a"}, Msg: "Field required"},

@@ -3,6 +3,7 @@ package resourcesserver
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -59,6 +60,7 @@ func (m *mean) appendJSON(dst []byte) []byte {
 // eachVerdict reads {"verify_responses": [{"reward", "mask_sample", …}, …]}.
 func eachVerdict(body io.Reader, visit func(reward float64, masked bool)) error {
 	decoder := json.NewDecoder(body)
+	decoder.UseNumber() // what is read over need not fit a float64
 	if err := expect(decoder, json.Delim('{')); err != nil {
 		return err
 	}
@@ -69,8 +71,8 @@ func eachVerdict(body io.Reader, visit func(reward float64, masked bool)) error 
 			return notJSON(decoder, err)
 		}
 		if name != "verify_responses" {
-			if err := decoder.Decode(new(json.RawMessage)); err != nil {
-				return notJSON(decoder, err)
+			if err := skip(decoder); err != nil {
+				return err
 			}
 			continue
 		}
@@ -83,7 +85,7 @@ func eachVerdict(body io.Reader, visit func(reward float64, masked bool)) error 
 		return err
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return requests.Invalid{{Type: "json_invalid", Loc: []any{"body", int(decoder.InputOffset())}, Msg: "JSON decode error: text after the object"}}
+		return invalidJSON(decoder, "text after the object")
 	}
 	if !found {
 		return requests.Invalid{{Type: "missing", Loc: []any{"body", "verify_responses"}, Msg: "Field required"}}
@@ -111,6 +113,30 @@ func eachElement(decoder *json.Decoder, visit func(reward float64, masked bool))
 	return expect(decoder, json.Delim(']'))
 }
 
+// skip reads over a value, of which it keeps a token at a time: a member that
+// nobody asked for may be as long as all the verdicts. Token by token the decoder
+// does not see how deep it is nested.
+func skip(decoder *json.Decoder) error {
+	for depth := 0; ; {
+		token, err := decoder.Token()
+		if err != nil {
+			return notJSON(decoder, err)
+		}
+		switch token {
+		case json.Delim('['), json.Delim('{'):
+			depth++
+		case json.Delim(']'), json.Delim('}'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+		if depth+1 > rawjson.MaxDepth { // it is itself within an object
+			return invalidJSON(decoder, fmt.Sprintf("nesting deeper than %d", rawjson.MaxDepth))
+		}
+	}
+}
+
 // expect reads the bracket that must come next.
 func expect(decoder *json.Decoder, want json.Delim, loc ...any) error {
 	token, err := decoder.Token()
@@ -135,5 +161,9 @@ func notJSON(decoder *json.Decoder, err error) error {
 	if !errors.As(err, &syntax) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return requests.Refuse(http.StatusBadRequest, "the request's body broke off: %w", err)
 	}
-	return requests.Invalid{{Type: "json_invalid", Loc: []any{"body", int(decoder.InputOffset())}, Msg: "JSON decode error: " + err.Error()}}
+	return invalidJSON(decoder, err.Error())
+}
+
+func invalidJSON(decoder *json.Decoder, problem string) error {
+	return requests.Invalid{{Type: "json_invalid", Loc: []any{"body", int(decoder.InputOffset())}, Msg: "JSON decode error: " + problem}}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -354,6 +355,61 @@ func TestNoCallStartsOnceACloseIsNoted(t *testing.T) {
 		}
 		wantError(t, "the waiting call", waiting, sessions.ErrGone)
 	})
+}
+
+// A seed that is repeated while the close of its session waits for a call comes
+// before the release in the session's queue. It must not find the session: whoever
+// sent it would go on with one that is about to be gone.
+func TestARepeatedSeedDoesNotFindASessionThatIsBeingClosed(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		binding    sessions.Binding
+		closeFirst bool // the close is noted before the seed comes
+		releaseErr error
+		want       error
+		after      string
+	}{
+		{"the seed waits already", bound, false, nil, sessions.ErrClosed, sessions.ErrGone.Error()},
+		{"the close was first", bound, true, nil, sessions.ErrClosed, sessions.ErrGone.Error()},
+		{"of another task", sessions.Binding{Episode: mine, Seed: "other"}, false, nil, sessions.ErrClosed, sessions.ErrGone.Error()},
+		{"of another episode", sessions.Binding{Episode: theirs, Seed: "task"}, false, nil, sessions.ErrEpisode, sessions.ErrGone.Error()},
+		{"the release fails after it", bound, false, errBad, sessions.ErrClosed, "first"},
+		{"the release fails before it", bound, true, errBad, nil, "first"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) { return "", test.releaseErr }})
+				seed(t, table, "a", "first")
+				running, goOn := make(chan struct{}), make(chan struct{})
+				var calls sync.WaitGroup
+				calls.Go(func() {
+					_ = table.Use(t.Context(), "a", func(string) error {
+						close(running)
+						<-goOn
+						return nil
+					})
+				})
+				<-running
+				var seedErr, closeErr error
+				steps := []func(){
+					func() { seedErr = table.Seed(t.Context(), "a", test.binding, built("second")) },
+					func() { _, closeErr = table.Close(t.Context(), "a", mine) },
+				}
+				if test.closeFirst {
+					slices.Reverse(steps)
+				}
+				for _, step := range steps {
+					calls.Go(step)
+					synctest.Wait()
+				}
+				close(goOn)
+				calls.Wait()
+				wantError(t, "the repeated seed", seedErr, test.want)
+				wantError(t, "the close", closeErr, test.releaseErr)
+				wantState(t, table, "a", test.after)
+			})
+		})
+	}
 }
 
 func TestACloseInterruptsTheCallThatRuns(t *testing.T) {
