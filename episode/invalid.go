@@ -75,17 +75,24 @@ func (f Fault) appendJSON(dst []byte) []byte {
 }
 
 // faults collects what is wrong with one request.
-type faults struct{ list []Fault }
+type faults struct {
+	list []Fault
+	more int // faults that are not in the list
+}
 
 // maxFaults is how many faults are listed: a body may be made of nothing else.
 const maxFaults = 200
 
 func (f *faults) add(kind string, path []string, input []byte, format string, args ...any) {
 	if len(f.list) == maxFaults {
-		return // the request is refused all the same
+		f.more++
+		return
 	}
 	if len(input) > maxInput {
 		input = nil
+	}
+	if last := len(path) - 1; last >= 0 && len(path[last]) > maxInput {
+		path = at(path[:last], strings.ToValidUTF8(path[last][:maxInput], "")+"…")
 	}
 	f.list = append(f.list, Fault{Type: kind, Path: path, Msg: fmt.Sprintf(format, args...), Input: input})
 }
@@ -94,7 +101,11 @@ func (f *faults) err() error {
 	if len(f.list) == 0 {
 		return nil
 	}
-	return &InvalidRequest{Faults: f.list}
+	list := f.list
+	if f.more > 0 {
+		list = append(list, Fault{Type: "value_error", Path: list[0].Path[:min(1, len(list[0].Path))], Msg: fmt.Sprintf("left out: %d more", f.more)})
+	}
+	return &InvalidRequest{Faults: list}
 }
 
 // at is path with one more part, in memory of its own.

@@ -138,13 +138,13 @@ func parseBody(path []string, body []byte) (rawjson.Object, error) {
 func readRequest(object rawjson.Object) (*Request, error) {
 	f, body := &faults{}, []string{"body"}
 	r := &Request{}
-	f.only(object, body, "episode_id", "task")
 	if value := f.member(object, body, "episode_id"); value != nil {
 		r.EpisodeID = readEpisodeID(f, at(body, "episode_id"), value)
 	}
 	if value := f.member(object, body, "task"); value != nil {
 		readTask(f, at(body, "task"), value, r)
 	}
+	f.only(object, body, "episode_id", "task")
 	return r, f.err()
 }
 
@@ -154,7 +154,6 @@ func readEpisodeID(f *faults, path []string, value []byte) protocol.EpisodeID {
 	if object == nil {
 		return id
 	}
-	f.only(object, path, "rollout_id", "attempt")
 	if value := f.member(object, path, "rollout_id"); value != nil {
 		id.RolloutID = readText(f, at(path, "rollout_id"), value)
 		if rawjson.IsString(value) {
@@ -164,6 +163,7 @@ func readEpisodeID(f *faults, path []string, value []byte) protocol.EpisodeID {
 	if value, there := object.Get("attempt"); there {
 		id.Attempt = readWhole(f, at(path, "attempt"), value)
 	}
+	f.only(object, path, "rollout_id", "attempt")
 	return id
 }
 
@@ -172,13 +172,13 @@ func readTask(f *faults, path []string, value []byte, r *Request) {
 	if object == nil {
 		return
 	}
-	f.only(object, path, "task_id", "task_input")
 	if value := f.member(object, path, "task_id"); value != nil {
 		r.TaskID = readTaskID(f, at(path, "task_id"), value)
 	}
 	if value := f.member(object, path, "task_input"); value != nil {
 		readInput(f, at(path, "task_input"), f.object(at(path, "task_input"), value), r)
 	}
+	f.only(object, path, "task_id", "task_input")
 }
 
 func readTaskID(f *faults, path []string, value []byte) protocol.TaskID {
@@ -187,7 +187,6 @@ func readTaskID(f *faults, path []string, value []byte) protocol.TaskID {
 	if object == nil {
 		return id
 	}
-	f.only(object, path, "taskset", "task_id")
 	for _, field := range []struct {
 		name string
 		into *string
@@ -201,6 +200,7 @@ func readTaskID(f *faults, path []string, value []byte) protocol.TaskID {
 			checkID(f, at(path, field.name), *field.into, value)
 		}
 	}
+	f.only(object, path, "taskset", "task_id")
 	return id
 }
 

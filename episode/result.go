@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -182,13 +183,20 @@ func readReward(value []byte) (float64, []byte, error) {
 }
 
 // parseDecimal reads a finite number in decimal: not Go's 0x1p-2, 1_000 or Inf.
+// Underscores may stand between digits, as in Python.
 func parseDecimal(text string) (float64, bool) {
+	if strayUnderscore.MatchString(text) {
+		return 0, false
+	}
+	text = strings.ReplaceAll(text, "_", "")
 	if strings.Trim(text, "+-.0123456789eE") != "" {
 		return 0, false
 	}
 	number, err := strconv.ParseFloat(text, 64)
 	return number, err == nil && !math.IsInf(number, 0)
 }
+
+var strayUnderscore = regexp.MustCompile(`(^|\D)_|_(\D|$)`)
 
 // readBool reads a boolean as pydantic does.
 func readBool(value []byte) (bool, error) {

@@ -3,6 +3,7 @@ package episode
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -49,15 +50,41 @@ func (d *Driver) mcpAccess(offered []byte, secrets *failures.Secrets) (protocol.
 		return protocol.MCPAccess{}, err
 	}
 	for _, header := range tools.Headers {
-		secrets.Add(header.Value)
-		if _, credentials, ok := strings.Cut(header.Value, " "); ok { // as in "Bearer …"
-			secrets.Add(credentials)
-		}
+		addHeaderSecrets(secrets, header.Value)
 	}
 	if _, query, ok := strings.Cut(tools.URLPath, "?"); ok {
-		secrets.Add(query)
+		addQuerySecrets(secrets, query)
 	}
 	return protocol.NewMCPAccess(d.resources.URL(), tools)
+}
+
+// addHeaderSecrets makes a header's value secret, and those of its parts that may be
+// quoted alone: what follows the scheme, as in "Bearer …", and each of its
+// parameters, as in `Token token="…"` and "a=…; b=…".
+func addHeaderSecrets(secrets *failures.Secrets, value string) {
+	secrets.Add(value)
+	if _, credentials, ok := strings.Cut(strings.TrimSpace(value), " "); ok {
+		secrets.Add(strings.TrimSpace(credentials))
+	}
+	for part := range strings.FieldsFuncSeq(value, func(r rune) bool { return strings.ContainsRune("; ,\t", r) }) {
+		if _, parameter, ok := strings.Cut(part, "="); ok {
+			secrets.Add(parameter)
+			secrets.Add(strings.Trim(parameter, `"`))
+		}
+	}
+}
+
+// addQuerySecrets makes a URL's query secret, and each of its values by itself, as
+// it is written and as it is meant.
+func addQuerySecrets(secrets *failures.Secrets, query string) {
+	secrets.Add(query)
+	for part := range strings.SplitSeq(query, "&") {
+		_, value, _ := strings.Cut(part, "=")
+		secrets.Add(value)
+		if meant, err := url.QueryUnescape(value); err == nil {
+			secrets.Add(meant)
+		}
+	}
 }
 
 func (d *Driver) open(ctx context.Context, agent *agentclient.Session, r *Request, tools []protocol.ToolAccess, sandbox []byte) error {

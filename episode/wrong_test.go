@@ -2,6 +2,7 @@ package episode_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"example.com/turn/failures"
 	"example.com/turn/internal/pool"
 	"example.com/turn/internal/scripted"
+	"example.com/turn/protocol"
 )
 
 // The calls of an episode whose failure is its outcome, with the stage of each.
@@ -263,6 +265,36 @@ func TestACleanupErrorStandsBesideTheFailure(t *testing.T) {
 	}
 }
 
+// The parts of a secret that a server may quote alone are secrets too.
+func TestNoPartOfASecretReachesAReason(t *testing.T) {
+	for _, test := range []struct{ name, tools, words, want string }{
+		{"a query's value", `"url_path":"/mcp?a=1&token=tok.en12345"`, "bad token tok.en12345", "bad token ***"},
+		{"as it is meant", `"url_path":"/mcp?token=tok%2Een12345"`, "bad token tok.en12345 (tok%2Een12345)", "bad token *** (***)"},
+		{"a header's parameter", `"headers":{"Authorization":"Token  token=\"tok.en12345\""}`, "bad token tok.en12345", "bad token ***"},
+		{"a header of cookies", `"headers":{"Cookie":"x=tok.en12345; y=2"}`, "bad cookie tok.en12345", "bad cookie ***"},
+		{"what follows a scheme and spaces", `"headers":{"Authorization":"Bearer  tok.en12345"}`, "Bearer tok.en12345 is bad", "Bearer *** is bad"},
+		{"a scheme is none", `"headers":{"Authorization":"Bearer tok.en12345"}`, "Bearer is missing", "Bearer is missing"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			servers := scripted.New(t)
+			words, err := json.Marshal(map[string]string{"detail": test.words})
+			if err != nil {
+				t.Fatal(err)
+			}
+			servers.Play(scripted.Script{
+				scripted.Seed:      {{JSON: []byte(`{"resources_session_id":"{{id}}","resources_tools":{"server_name":"w",` + test.tools + `}}`)}},
+				scripted.AgentSeed: {{Status: 422, JSON: words}},
+			})
+			config := configFor(servers)
+			config.ToolTransports = []protocol.ToolTransport{protocol.MCP}
+			f := mustFail(t, newDriver(t, config).Run(t.Context(), newRequest()))
+			if want := "agent server helper refused POST /v1/agent_sessions with 422 Unprocessable Entity: " + test.want; f.Reason != want {
+				t.Errorf("reason %q, want %q", f.Reason, want)
+			}
+		})
+	}
+}
+
 // Secrets of ours stay out of the reason, also when a server repeats them.
 func TestNoSecretReachesAReason(t *testing.T) {
 	servers := scripted.New(t)
@@ -310,8 +342,18 @@ func TestFaultsAreBounded(t *testing.T) {
 	body.WriteString("}")
 	_, err := episode.ParseRequest([]byte(body.String()))
 	var invalid *episode.InvalidRequest
-	if !errors.As(err, &invalid) || len(invalid.Faults) != 200 {
-		t.Errorf("got %T with %d faults, want 200", err, len(invalid.Faults))
+	if !errors.As(err, &invalid) || len(invalid.Faults) != 201 {
+		t.Fatalf("got %T with %d faults, want 200 and what is left out", err, len(invalid.Faults))
+	}
+	// What is missing goes before what is too much.
+	for at, want := range map[int]string{0: "Field required", 1: "Field required", 2: "Extra inputs are not permitted", 200: "left out: 99803 more"} {
+		if got := invalid.Faults[at].Msg; got != want {
+			t.Errorf("fault %d is %q, want %q", at, got, want)
+		}
+	}
+	_, err = episode.ParseRequest([]byte(`{"` + strings.Repeat("é", 1_000_000) + `":1}`))
+	if !errors.As(err, &invalid) || len(err.Error()) > 1000 {
+		t.Errorf("a long name is refused in %d bytes", len(err.Error()))
 	}
 }
 

@@ -61,10 +61,10 @@ var registered = map[Kind]bool{
 // Registered reports whether the kind is in the list above.
 func (k Kind) Registered() bool { return registered[k] }
 
-const maxKind = 100
+const maxKind = MaxReason
 
 // WellFormed reports whether the kind matches ^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$
-// and has no more than 100 characters. Only such a kind is taken over from a
+// and has no more characters than a reason may have. Only such a kind is taken over from a
 // server's reply.
 func (k Kind) WellFormed() bool {
 	if len(k) > maxKind {

@@ -2,8 +2,6 @@ package failures
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"mime"
 	"net/http"
 	"regexp"
@@ -11,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/html"
+
+	"example.com/turn/internal/rawjson"
 )
 
 // A Refusal is what a server's refusing reply says.
@@ -50,26 +50,25 @@ func ReadRefusal(status int, contentType string, body []byte) Refusal {
 const maxWrappings = 64
 
 func (r *Refusal) read(contentType string, body []byte, wrappings int) {
-	body = bytes.TrimSpace(body)
-	var value any
-	switch err := json.Unmarshal(body, &value); {
-	case err == nil:
-		r.readJSON(value, wrappings)
+	body = bytes.TrimSpace(bytes.ToValidUTF8(body, []byte("\uFFFD")))
+	switch {
+	case rawjson.Valid(body):
+		r.readJSON(body, wrappings)
 	case isHTML(contentType, body):
 		r.Words = textOfHTML(string(body))
 	default:
-		r.readText(strings.ToValidUTF8(string(body), "\uFFFD"), wrappings)
+		r.readText(string(body), wrappings)
 	}
 }
 
-func (r *Refusal) readJSON(value any, wrappings int) {
-	switch value := value.(type) {
-	case string:
-		r.readText(value, wrappings)
-	case map[string]any:
-		r.readText(wordsOfObject(value), wrappings)
+func (r *Refusal) readJSON(value []byte, wrappings int) {
+	if rawjson.IsString(value) {
+		r.readText(textOf(value), wrappings)
+	}
+	if object := objectOf(value); object != nil {
+		r.readText(wordsOfObject(object), wrappings)
 		if r.Kind == "" {
-			r.Kind = kindOfObject(value)
+			r.Kind = kindOfObject(object)
 		}
 	}
 }
@@ -87,13 +86,14 @@ func (r *Refusal) readText(text string, wrappings int) {
 }
 
 // wordsOfObject is the first usable text in the order of section 4.
-func wordsOfObject(object map[string]any) string {
+func wordsOfObject(object rawjson.Object) string {
+	failed := objectOf(object.Present("error"))
 	for _, words := range []string{
-		textOf(object["failure_reason"]),
-		wordsOfDetail(object["detail"]),
-		textOf(member(object["error"], "message")),
-		textOf(object["error"]),
-		textOf(object["message"]),
+		textOf(object.Present("failure_reason")),
+		wordsOfDetail(object.Present("detail")),
+		textOf(failed.Present("message")),
+		textOf(object.Present("error")),
+		textOf(object.Present("message")),
 	} {
 		if words != "" {
 			return words
@@ -102,19 +102,20 @@ func wordsOfObject(object map[string]any) string {
 	return ""
 }
 
-func wordsOfDetail(detail any) string {
-	switch detail := detail.(type) {
-	case string:
-		return strings.TrimSpace(detail)
-	case map[string]any:
+func wordsOfDetail(detail []byte) string {
+	switch {
+	case rawjson.IsString(detail):
+		return textOf(detail)
+	case rawjson.IsObject(detail):
+		object := objectOf(detail)
 		for _, name := range []string{"failure_reason", "reason", "message", "error"} {
-			if words := textOf(detail[name]); words != "" {
+			if words := textOf(object.Present(name)); words != "" {
 				return words
 			}
 		}
-	case []any:
+	case rawjson.IsArray(detail):
 		var faults []string
-		for _, fault := range detail {
+		for _, fault := range rawjson.Elements(detail) {
 			if words := wordsOfFault(fault); words != "" {
 				faults = append(faults, words)
 			}
@@ -125,45 +126,55 @@ func wordsOfDetail(detail any) string {
 }
 
 // wordsOfFault is one entry of a validation error: "body.task_data.x: Field required".
-func wordsOfFault(fault any) string {
-	object, ok := fault.(map[string]any)
-	if !ok {
+func wordsOfFault(fault []byte) string {
+	if !rawjson.IsObject(fault) {
 		return textOf(fault)
 	}
-	msg := textOf(object["msg"])
-	path, _ := object["loc"].([]any)
-	if len(path) == 0 {
-		return msg
-	}
-	parts := make([]string, len(path))
-	for i, part := range path {
-		parts[i] = fmt.Sprint(part)
-		if index, ok := part.(float64); ok { // 1234567, not 1.234567e+06
-			parts[i] = strconv.FormatFloat(index, 'f', -1, 64)
+	object := objectOf(fault)
+	msg := textOf(object.Present("msg"))
+	var path []string
+	if loc := object.Present("loc"); rawjson.IsArray(loc) {
+		for _, part := range rawjson.Elements(loc) {
+			path = append(path, partOf(part))
 		}
 	}
-	if msg == "" {
-		return strings.Join(parts, ".")
+	switch {
+	case len(path) == 0:
+		return msg
+	case msg == "":
+		return strings.Join(path, ".")
 	}
-	return strings.Join(parts, ".") + ": " + msg
+	return strings.Join(path, ".") + ": " + msg
 }
 
-func textOf(value any) string {
-	text, _ := value.(string)
-	return strings.TrimSpace(text)
+// partOf is a part of a fault's path: a name, or an index as it is spelled.
+func partOf(part []byte) string {
+	if text, ok := rawjson.Text(part); ok {
+		return text
+	}
+	return string(part)
 }
 
-func member(value any, name string) any {
-	object, _ := value.(map[string]any)
-	return object[name]
+// textOf is the text that a value is, "" when it is none.
+func textOf(value []byte) string {
+	text, _ := rawjson.Text(value)
+	return strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD")) // it may have a lone surrogate
+}
+
+// objectOf is the object that a value is, nil when it is none.
+func objectOf(value []byte) rawjson.Object {
+	if !rawjson.IsObject(value) {
+		return nil
+	}
+	object, _ := rawjson.ParseObject(value) // it is part of a text that has been found valid
+	return object
 }
 
 // kindOfObject is the first well-formed failure_kind of the object, its detail
 // or its error.
-func kindOfObject(object map[string]any) Kind {
-	for _, place := range []any{object, object["detail"], object["error"]} {
-		text, _ := member(place, "failure_kind").(string)
-		if kind := Kind(text); kind.WellFormed() {
+func kindOfObject(object rawjson.Object) Kind {
+	for _, place := range []rawjson.Object{object, objectOf(object.Present("detail")), objectOf(object.Present("error"))} {
+		if kind := Kind(place.Text("failure_kind")); kind.WellFormed() {
 			return kind
 		}
 	}
@@ -233,9 +244,11 @@ func isHTML(contentType string, body []byte) bool {
 	if media, _, _ := mime.ParseMediaType(contentType); media == "text/html" || media == "application/xhtml+xml" {
 		return true
 	}
-	start := strings.ToLower(string(body[:min(len(body), len("<!doctype html"))]))
-	return strings.HasPrefix(start, "<!doctype html") || strings.HasPrefix(start, "<html")
+	return markup.Match(body)
 }
+
+// markup is a text that begins and ends with a tag: a page, or a piece of one.
+var markup = regexp.MustCompile(`(?s)^<[A-Za-z!].*>$`)
 
 // textOfHTML is what a person would read of a page: its text without tags, or
 // its title when it has no other.

@@ -35,6 +35,8 @@ func TestReadRefusalFindsTheServersWords(t *testing.T) {
 		{"plain text", " upstream gone\n", "upstream gone"},
 		{"text that is almost JSON", `{"detail":"a"`, `{"detail":"a"`},
 		{"Python's JSON", `{"detail":"a","loss":NaN}`, `{"detail":"a","loss":NaN}`},
+		{"a number beyond all floats", `{"detail":"a","x":1e400,"y":` + strings.Repeat("9", 400) + `}`, "a"},
+		{"behind an echo of the request", `{"input":"` + strings.Repeat("x", 2<<20) + `","detail":"a"}`, "a"},
 		{"white space around JSON", "\r\n {\"detail\":\"a\"} \n", "a"},
 		{"text beyond ASCII", `{"detail":"Tromsø \ud83d\ude00 \ud800"}`, "Tromsø 😀 \ufffd"},
 		{"plain bytes that are not UTF-8", "gone\xff\xfe", "gone\ufffd"},

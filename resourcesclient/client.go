@@ -185,7 +185,7 @@ func (s *Session) Close(ctx context.Context) error {
 	w.Text("resources_session_id", s.id)
 	w.Append("episode_id", s.episode.AppendJSON)
 	call := s.call(failures.StageCleanup, protocol.PathCloseSession, w.End())
-	call.Rule = retry.Release
+	call.Rule, call.NoReply = retry.Release, true
 	_, err := s.client.http.Post(ctx, call)
 	return err
 }

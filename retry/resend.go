@@ -19,17 +19,17 @@ const (
 	// Release is the rule of both closes: as Repeatable, and also after a
 	// refusal that may pass (408, 425, 429, ≥ 500).
 	Release
-	// Once is the rule of call 4: it is sent again only when no connection to
-	// the server was made for it. The agent could otherwise run twice.
+	// Once is the rule of call 4: it is sent again only when not a byte of it was
+	// written to a connection. The agent could otherwise run twice.
 	Once
 )
 
 // A Send is how one try of a call ended without a success.
 type Send struct {
-	Sends     int           // how many tries there have been, this one included
-	Connected bool          // a connection was made in any of them
-	Status    int           // of the refusal; 0 when the connection failed
-	After     time.Duration // Retry-After of the refusal
+	Sends   int           // how many tries there have been, this one included
+	Written bool          // a byte may have been written to a connection in any of them
+	Status  int           // of the refusal; 0 when the connection failed
+	After   time.Duration // Retry-After of the refusal
 }
 
 // Defaults of a [Resend].
@@ -71,5 +71,5 @@ func (rule Rule) allows(send Send) bool {
 	if send.Status != 0 {
 		return rule == Release && failures.Transient(send.Status)
 	}
-	return rule != Once || !send.Connected
+	return rule != Once || !send.Written
 }

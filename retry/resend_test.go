@@ -20,23 +20,23 @@ func TestResendNextByRule(t *testing.T) {
 		send  retry.Send
 		again int
 	}{
-		{"no connection was made", retry.Send{Sends: 1}, all},
-		{"a connection broke", retry.Send{Sends: 1, Connected: true}, repeatable | release},
+		{"nothing was written", retry.Send{Sends: 1}, all},
+		{"a connection broke", retry.Send{Sends: 1, Written: true}, repeatable | release},
 		{"a third re-send", retry.Send{Sends: 3}, all},
 		{"a fourth", retry.Send{Sends: 4}, none},
-		{"a fourth, refused", retry.Send{Sends: 4, Connected: true, Status: 503}, none},
+		{"a fourth, refused", retry.Send{Sends: 4, Written: true, Status: 503}, none},
 
-		{"408", retry.Send{Sends: 1, Connected: true, Status: 408}, release},
-		{"425", retry.Send{Sends: 1, Connected: true, Status: 425}, release},
-		{"429", retry.Send{Sends: 1, Connected: true, Status: 429}, release},
-		{"500", retry.Send{Sends: 1, Connected: true, Status: 500}, release},
-		{"503", retry.Send{Sends: 3, Connected: true, Status: 503}, release},
-		{"599", retry.Send{Sends: 1, Connected: true, Status: 599}, release},
-		{"307", retry.Send{Sends: 1, Connected: true, Status: 307}, none},
-		{"400", retry.Send{Sends: 1, Connected: true, Status: 400}, none},
-		{"404", retry.Send{Sends: 1, Connected: true, Status: 404}, none},
-		{"409", retry.Send{Sends: 1, Connected: true, Status: 409}, none},
-		{"422, with a Retry-After", retry.Send{Sends: 1, Connected: true, Status: 422, After: time.Second}, none},
+		{"408", retry.Send{Sends: 1, Written: true, Status: 408}, release},
+		{"425", retry.Send{Sends: 1, Written: true, Status: 425}, release},
+		{"429", retry.Send{Sends: 1, Written: true, Status: 429}, release},
+		{"500", retry.Send{Sends: 1, Written: true, Status: 500}, release},
+		{"503", retry.Send{Sends: 3, Written: true, Status: 503}, release},
+		{"599", retry.Send{Sends: 1, Written: true, Status: 599}, release},
+		{"307", retry.Send{Sends: 1, Written: true, Status: 307}, none},
+		{"400", retry.Send{Sends: 1, Written: true, Status: 400}, none},
+		{"404", retry.Send{Sends: 1, Written: true, Status: 404}, none},
+		{"409", retry.Send{Sends: 1, Written: true, Status: 409}, none},
+		{"422, with a Retry-After", retry.Send{Sends: 1, Written: true, Status: 422, After: time.Second}, none},
 		{"503, by a transport that names no connection", retry.Send{Sends: 1, Status: 503}, release},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestResendWaits(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			seen := map[time.Duration]bool{}
 			for range 200 {
-				wait, again := retry.Resend{Pause: test.pause}.Next(retry.Release, retry.Send{Sends: 1, Connected: true, Status: 503, After: test.after})
+				wait, again := retry.Resend{Pause: test.pause}.Next(retry.Release, retry.Send{Sends: 1, Written: true, Status: 503, After: test.after})
 				if !again || wait < test.shortest || wait > test.longest {
 					t.Fatalf("the wait is %s, %v, want %s to %s", wait, again, test.shortest, test.longest)
 				}

@@ -34,7 +34,7 @@ type protocolFlags struct {
 	SeedTimeout    time.Duration `help:"Limit on each of the two seeds." placeholder:"D"`
 	AgentTimeout   time.Duration `help:"Time that the agent has for its answer; then what there is of it is verified." placeholder:"D"`
 	VerifyTimeout  time.Duration `help:"Limit on verify." placeholder:"D"`
-	CleanupTimeout time.Duration `help:"Limit on each close, its repetitions included." default:"180s"`
+	CleanupTimeout time.Duration `help:"Limit on each close, its repetitions included (0: 180s)." default:"180s"`
 	MaxAttempts    *int          `help:"How often a rollout is tried in all (default 3, or what NEMO_GYM_MAX_ROLLOUT_ATTEMPTS says)." placeholder:"N"`
 	RetryBackoff   time.Duration `help:"Longest wait before the second attempt; doubled for each further one, up to a minute." default:"1s"`
 	TokenCapture   bool          `help:"Ask for token ids to be captured, by the path of the agent's call."`

@@ -19,6 +19,7 @@ func main() {
 	// net/http prints what it finds odd about a connection, bytes of replies
 	// included. They may be secrets, and nothing follows from them.
 	log.SetOutput(io.Discard)
+	surviveClosedPipes()
 	os.Exit(program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}.main())
 }
 

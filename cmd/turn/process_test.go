@@ -42,10 +42,17 @@ func start(t *testing.T, args ...string) *process {
 
 func startWith(t *testing.T, stdin *os.File, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000)}
+	command := exec.Command(os.Args[0], args...)
 	if stdin != nil {
-		p.Stdin = stdin
+		command.Stdin = stdin
 	}
+	return startProgram(t, command)
+}
+
+// startProgram starts a command that is, or becomes, turn.
+func startProgram(t *testing.T, command *exec.Cmd) *process {
+	t.Helper()
+	p := &process{Cmd: command, lines: make(chan string, 1000)}
 	p.Env = append(os.Environ(), beProgram+"=1")
 	stderr, err := p.StderrPipe()
 	if err != nil {
@@ -61,7 +68,7 @@ func startWith(t *testing.T, stdin *os.File, args ...string) *process {
 		if t.Failed() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			t.Logf("turn %s wrote:\n%s", strings.Join(args, " "), p.log.String())
+			t.Logf("%s wrote:\n%s", strings.Join(command.Args, " "), p.log.String())
 		}
 	})
 	return p
@@ -283,8 +290,67 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	p.awaitLog(t, draining)
 	p.signal(t, syscall.SIGTERM)
-	if status := p.awaitExit(t); !status.Signaled() || status.Signal() != syscall.SIGTERM {
-		t.Errorf("ended with %v, want by SIGTERM", status)
+	if status := p.awaitExit(t); status.ExitStatus() != 143 {
+		t.Errorf("ended with %v, want status 143", status)
+	}
+}
+
+// A second signal ends a run at once also where the shell had it ignored, as of a
+// command that a script has put into the background.
+func TestASecondSignalThatWasIgnored(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
+	p := startProgram(t, exec.Command("sh", "-c", `trap '' INT; exec "$0" "$@"`, os.Args[0],
+		"run", "../../testdata/weather.jsonl", "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "-o", t.TempDir()+"/r.jsonl", "--limit", "1"))
+	awaitCall(t, servers, scripted.Responses, 1)
+	p.signal(t, syscall.SIGINT)
+	p.awaitLog(t, "stopping: no new episode starts; a second signal ends at once")
+	p.signal(t, syscall.SIGINT)
+	if status := p.awaitExit(t); status.ExitStatus() != 130 {
+		t.Errorf("ended with %v, want status 130", status)
+	}
+}
+
+// A run whose messages nobody reads any more, as when Ctrl-C has ended the tee that
+// it was piped to, closes its sessions all the same.
+func TestNobodyReadsTheLog(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := exec.Command(os.Args[0], "run", "../../testdata/weather.jsonl", "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "-o", t.TempDir()+"/r.jsonl", "--limit", "1", "--grace", "10ms")
+	run.Env = append(os.Environ(), beProgram+"=1")
+	run.Stdout, run.Stderr = write, write
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: run}
+	_ = write.Close()
+	awaitCall(t, servers, scripted.Responses, 1)
+	_ = read.Close()
+	p.signal(t, syscall.SIGINT)
+	if status := p.awaitExit(t); status.ExitStatus() != 130 {
+		t.Errorf("ended with %v, want status 130", status)
+	}
+	if got := countRoutes(servers); got[scripted.AgentClose] != 1 || got[scripted.CloseSession] != 1 {
+		t.Errorf("calls %v, want both closes", got)
+	}
+}
+
+// A terminal that is closed stops a run in good order, as SIGTERM does.
+func TestAHangUpStopsARun(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
+	p := start(t, "run", "../../testdata/weather.jsonl", "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "-o", t.TempDir()+"/r.jsonl", "--limit", "1", "--grace", "10ms")
+	awaitCall(t, servers, scripted.Responses, 1)
+	p.signal(t, syscall.SIGHUP)
+	if status := p.awaitExit(t); status.ExitStatus() != 129 {
+		t.Errorf("exit status %d, want 129", status.ExitStatus())
+	}
+	if got := countRoutes(servers); got[scripted.AgentClose] != 1 || got[scripted.CloseSession] != 1 {
+		t.Errorf("calls %v, want both closes", got)
 	}
 }
 

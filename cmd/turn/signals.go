@@ -16,24 +16,46 @@ func (s stopSignal) Error() string { return fmt.Sprintf("stopped by %s", s.signa
 // status is the exit status of a program that a signal stopped.
 func (s stopSignal) status() int { return 128 + int(s.signal) }
 
-// untilSignal returns a context that SIGINT or SIGTERM ends, with a stopSignal as
-// its cause. The second signal ends the process at once.
+// stopSignals are those that stop the program in good order. That the terminal has
+// gone is one of them, unless whoever started the program has seen to that (nohup).
+func stopSignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
+// untilSignal returns a context that a stop signal ends, with a stopSignal as its
+// cause. The second signal ends the process at once, by us: what a signal does by
+// default is not the same for a program that a shell has started in the background.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	done := make(chan struct{})
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, stopSignals()...)
+	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(ended)
 		select {
 		case got := <-signals:
-			signal.Stop(signals) // first: the next one, however soon, does what it does by default
 			cancel(stopSignal{got.(syscall.Signal)})
 		case <-done:
-			signal.Stop(signals)
+			return
+		}
+		select {
+		case got := <-signals:
+			os.Exit(stopSignal{got.(syscall.Signal)}.status())
+		case <-done:
 		}
 	}()
 	return ctx, func() {
+		signal.Stop(signals)
 		close(done)
+		<-ended
 		cancel(nil)
 	}
 }
+
+// surviveClosedPipes has a write to a standard stream that nobody reads any more
+// fail, where it would end the process: its episodes would never be closed.
+func surviveClosedPipes() { signal.Ignore(syscall.SIGPIPE) }

@@ -3,6 +3,8 @@ package cookies
 import (
 	"fmt"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -231,16 +233,63 @@ func expired(attributes string, now time.Time) bool {
 	return byDate
 }
 
+// parseExpires reads a date as lenient as browsers do (RFC 6265, section 5.1.1): a
+// time, a day, a month and a year in whatever order and with whatever between them.
 func parseExpires(value string) (time.Time, bool) {
-	if at, err := http.ParseTime(value); err == nil {
-		return at, true
-	}
-	for _, layout := range []string{"Mon, 02-Jan-2006 15:04:05 MST", "Mon, 02-Jan-06 15:04:05 MST", "Mon, 2 Jan 2006 15:04:05 MST"} {
-		if at, err := time.Parse(layout, value); err == nil {
-			return at, true
+	var clock, day, year []string
+	month := time.Month(0)
+	for _, token := range strings.FieldsFunc(value, isDateDelimiter) {
+		if match := dateClock.FindStringSubmatch(token); match != nil && clock == nil {
+			clock = match
+		} else if match := dateDay.FindStringSubmatch(token); match != nil && day == nil {
+			day = match
+		} else if m := monthOf(token); m != 0 && month == 0 {
+			month = m
+		} else if match := dateYear.FindStringSubmatch(token); match != nil && year == nil {
+			year = match
 		}
 	}
-	return time.Time{}, false
+	if clock == nil || day == nil || month == 0 || year == nil {
+		return time.Time{}, false
+	}
+	h, m, s, d, y := atoi(clock[1]), atoi(clock[2]), atoi(clock[3]), atoi(day[1]), atoi(year[1])
+	switch {
+	case y >= 70 && y <= 99:
+		y += 1900
+	case y <= 69:
+		y += 2000
+	}
+	if d < 1 || d > 31 || y < 1601 || h > 23 || m > 59 || s > 59 {
+		return time.Time{}, false
+	}
+	at := time.Date(y, month, d, h, m, s, 0, time.UTC)
+	return at, at.Day() == d // there is no 31st of June
+}
+
+var (
+	dateClock = regexp.MustCompile(`^(\d{1,2}):(\d{1,2}):(\d{1,2})(\D|$)`)
+	dateDay   = regexp.MustCompile(`^(\d{1,2})(\D|$)`)
+	dateYear  = regexp.MustCompile(`^(\d{2,4})(\D|$)`)
+)
+
+// isDateDelimiter tells what stands between the parts of a date.
+func isDateDelimiter(r rune) bool {
+	return r == '\t' || r >= ' ' && r <= '/' || r >= ';' && r <= '@' || r >= '[' && r <= '`' || r >= '{' && r <= '~'
+}
+
+func monthOf(token string) time.Month {
+	for m := time.January; m <= time.December; m++ {
+		if name := m.String()[:3]; len(token) >= 3 && strings.EqualFold(token[:3], name) {
+			return m
+		}
+	}
+	return 0
+}
+
+// atoi is the number that a few digits are.
+func atoi(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
 }
 
 // plainValue is a wire value as JSON has it: a quoted one loses its quotes and

@@ -105,15 +105,15 @@ func TestInvalidRequestIsRefusedAndNothingIsCalled(t *testing.T) {
 		{"number", ` 7 `, []fault{{"model_attributes_type", "body"}}},
 
 		{"missing all", `{}`, []fault{{"missing", "body.episode_id"}, {"missing", "body.task"}}},
-		{"names in another case", `{"Episode_ID":1,"TASK":2}`, []fault{{"extra_forbidden", "body.Episode_ID"}, {"extra_forbidden", "body.TASK"}, {"missing", "body.episode_id"}, {"missing", "body.task"}}},
+		{"names in another case", `{"Episode_ID":1,"TASK":2}`, []fault{{"missing", "body.episode_id"}, {"missing", "body.task"}, {"extra_forbidden", "body.Episode_ID"}, {"extra_forbidden", "body.TASK"}}},
 		{"unknown key", strings.Replace(plain, "{", `{"x":1,`, 1), []fault{{"extra_forbidden", "body.x"}}},
 		{"unknown key in the episode id", id(`{"rollout_id":"r","x":1}`), []fault{{"extra_forbidden", "body.episode_id.x"}}},
 		{"unknown key in the task", strings.Replace(plain, `"task":{`, `"task":{"x":1,`, 1), []fault{{"extra_forbidden", "body.task.x"}}},
 		{"unknown key in the task id", task(`{"taskset":"w","task_id":"t","x":1}`), []fault{{"extra_forbidden", "body.task.task_id.x"}}},
 		{"unknown key that is a lone surrogate", strings.Replace(plain, "{", `{"\ud800":1,`, 1), []fault{{"extra_forbidden", "body.\uFFFD"}}},
 		{"a flat row where it is not taken", `{"responses_create_params":{},"_ng_task_index":1,"_ng_rollout_index":0}`, []fault{
-			{"extra_forbidden", "body.responses_create_params"}, {"extra_forbidden", "body._ng_task_index"}, {"extra_forbidden", "body._ng_rollout_index"},
 			{"missing", "body.episode_id"}, {"missing", "body.task"},
+			{"extra_forbidden", "body.responses_create_params"}, {"extra_forbidden", "body._ng_task_index"}, {"extra_forbidden", "body._ng_rollout_index"},
 		}},
 
 		{"episode id as text", id(`"3-0"`), []fault{{"dict_type", "body.episode_id"}}},
@@ -179,16 +179,16 @@ func TestInvalidRequestIsRefusedAndNothingIsCalled(t *testing.T) {
 
 		{"everything at once", `{"x":1,"episode_id":{"rollout_id":"/","attempt":-1,"y":[]},"task":{"z":{},"task_id":{"taskset":"","task_id":7},` +
 			`"task_input":{"responses_create_params":{"stream":true},"task_data":{"n":1},"n":2,"agent_timeout_seconds":0}}}`, []fault{
-			{"extra_forbidden", "body.x"},
-			{"extra_forbidden", "body.episode_id.y"},
 			{"string_pattern_mismatch", rolloutLoc},
 			{"greater_than_equal", attemptLoc},
-			{"extra_forbidden", "body.task.z"},
+			{"extra_forbidden", "body.episode_id.y"},
 			{"string_too_short", "body.task.task_id.taskset"},
 			{"string_type", "body.task.task_id.task_id"},
 			{"value_error", inputLoc + ".responses_create_params.stream"},
 			{"greater_than", inputLoc + ".agent_timeout_seconds"},
 			{"value_error", inputLoc},
+			{"extra_forbidden", "body.task.z"},
+			{"extra_forbidden", "body.x"},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -64,6 +64,7 @@ func TestBrokenConnectionHasItsKind(t *testing.T) {
 		}), failures.TransportPeerDrop, "connection"},
 		{"end before the reply", says(""), failures.TransportPeerDrop, "ended before the reply"},
 		{"end within the status line", says("HTTP/1.1 20"), failures.TransportPeerDrop, "malformed"},
+		{"a status of nothing", says("HTTP/1.1 000 X\r\nContent-Length: 0\r\n\r\n"), failures.TransportPeerDrop, "not HTTP"},
 		{"end within the headers", says("HTTP/1.1 200 OK\r\nContent-Ty"), failures.TransportPeerDrop, "headers are not HTTP"},
 		{"end between the headers", says("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"), failures.TransportPeerDrop, "ended within the reply"},
 		{"end within the body", says("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{\"a\""), failures.TransportPeerDrop, "ended within the reply"},

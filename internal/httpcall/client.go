@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,11 @@ func (c Config) Validate() error {
 		}
 		wrong("want an absolute URL such as http://127.0.0.1:9001%s", got)
 	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			wrong("there is no port %s", port)
+		}
+	}
 	if u.User != nil {
 		wrong("the URL must not hold a user name or password")
 	}
@@ -115,6 +121,9 @@ type Call struct {
 	// Fresh calls carry no cookie, not even one that a broken reply to the same
 	// call has left in the jar: they open the session.
 	Fresh bool
+	// NoReply calls are answered by the status alone: the body of a success has to
+	// come, and is not looked at.
+	NoReply bool
 }
 
 // Failed is what failures of the call have in common.

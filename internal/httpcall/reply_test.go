@@ -321,9 +321,42 @@ func TestForwardReturnsRepliesThatAreTheCallersBusiness(t *testing.T) {
 	}
 }
 
-// Of a refusal no more is read than its words can need, however much there is and
-// whatever a reply may have. What is forwarded is bounded as a reply is.
-func TestNoMoreThanAMebibyteOfARefusalIsRead(t *testing.T) {
+// A reply that switches protocols is none: what follows is the connection itself,
+// which may never end.
+func TestASwitchOfProtocolsIsNotWaitedFor(t *testing.T) {
+	server := serveRaw(t, func(conn *net.TCPConn, _ int) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+		_, _ = conn.Read(make([]byte, 1)) // until it is closed
+	})
+	client := newClient(t, httpcall.Config{URL: server.URL})
+	_, err := client.Post(within(t), verifyCall(retry.Repeatable))
+	f := wantFailure(t, err)
+	if !f.Terminal || !strings.Contains(f.Reason, "switches protocols (101)") || len(server.Requests()) != 1 {
+		t.Errorf("got %+v after %d requests, want a terminal failure after one", f, len(server.Requests()))
+	}
+}
+
+// The body of a success that is not looked at may be anything.
+func TestABodyThatIsNotLookedAt(t *testing.T) {
+	for name, reply := range map[string]string{
+		"encoded":   "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx",
+		"too large": "Content-Length: 20\r\n\r\n01234567890123456789",
+		"no JSON":   "Content-Length: 1\r\n\r\nx",
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := serveRaw(t, func(conn *net.TCPConn, _ int) { _, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n"+reply) })
+			call := verifyCall(retry.Release)
+			call.NoReply = true
+			if _, err := newClient(t, httpcall.Config{URL: server.URL, MaxReplyBytes: 10}).Post(within(t), call); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Of a refusal no more is read than of a reply, however much there is. What is
+// forwarded is bounded likewise.
+func TestNoMoreOfARefusalIsReadThanOfAReply(t *testing.T) {
 	const there, limit = 8 << 20, 2 << 20
 	for _, test := range []struct {
 		name    string
@@ -331,9 +364,9 @@ func TestNoMoreThanAMebibyteOfARefusalIsRead(t *testing.T) {
 		forward bool
 		most    int64
 	}{
-		{"a refusal", 422, false, 1 << 20},
-		{"one that may pass", 503, false, 1 << 20},
-		{"a forwarded one that does not blame the request", 503, true, 1 << 20},
+		{"a refusal", 422, false, limit},
+		{"one that may pass", 503, false, limit},
+		{"a forwarded one that does not blame the request", 503, true, limit},
 		{"a forwarded one that does", 422, true, limit + limit/4}, // and what shows that there is more
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -16,14 +16,16 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 
 	"example.com/turn/failures"
+	"example.com/turn/internal/pool"
 	"example.com/turn/retry"
 )
 
 // maxRedirects is how many redirects one call follows (section 4).
 const maxRedirects = 3
 
-// maxRefusalBytes bounds what is read of a refusal: its words fit in much less.
-const maxRefusalBytes = 1 << 20
+// maxRefusalBytes bounds what is read of a refusal. Its words are few, but may stand
+// behind an echo of the whole request.
+const maxRefusalBytes = 64 << 20
 
 // sending is one call under way. It is the http.RoundTripper of that call alone,
 // so that what happens on each try is seen here, and so that the pool's
@@ -33,12 +35,12 @@ type sending struct {
 	call    Call
 	forward bool // what the caller is to get goes on as it came
 
-	sends     int  // tries begun
-	reached   bool // the last request of the last try may have got a connection
-	connected bool // any did
-	last      reply
-	wait      time.Duration // before the next try
-	before    error         // why the last try but one did not do
+	sends   int  // tries begun
+	reached bool // the last request of the last try may have got a connection
+	written bool // a byte of any try may have been written to one
+	last    reply
+	wait    time.Duration // before the next try
+	before  error         // why the last try but one did not do
 }
 
 type reply struct {
@@ -93,9 +95,13 @@ func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 	defer func() { _ = request.Body.Close() }() // each leg reads the body anew
 	s.sends++
+	var watch pool.Watch
 	trace := &httptrace.ClientTrace{
 		GetConn: func(string) { s.reached = false },
-		GotConn: func(httptrace.GotConnInfo) { s.reached, s.connected = true, true },
+		GotConn: func(info httptrace.GotConnInfo) {
+			s.reached = true
+			watch = pool.WatchWrites(info.Conn)
+		},
 	}
 	ctx := httptrace.WithClientTrace(request.Context(), trace)
 	target := request.URL
@@ -105,7 +111,7 @@ func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 		s.reached = true
 		response, err := s.client.config.Transport.RoundTrip(s.leg(ctx, request, target))
 		s.reached = s.reached && !failedToDial(err)
-		s.connected = s.connected || s.reached
+		s.written = s.written || s.reached && (err == nil || watch.Wrote())
 		if err != nil {
 			return nil, err
 		}
@@ -180,16 +186,21 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 	s.last = reply{status: response.StatusCode, header: response.Header}
 	encoding := response.Header.Get("Content-Encoding")
 	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
+	if s.last.status < 200 {
+		return nil, s.notAnswered()
+	}
 	asItCame := s.forward && (s.last.success() || s.last.blames())
 	var err error
 	switch {
 	case asItCame:
 		s.last.body, err = ReadAll(body, response.ContentLength, s.client.config.MaxReplyBytes)
 	case !s.last.success():
-		s.last.body, err = io.ReadAll(io.LimitReader(body, maxRefusalBytes))
+		s.last.body, err = io.ReadAll(io.LimitReader(body, min(maxRefusalBytes, s.client.config.MaxReplyBytes)))
 		if encoded {
 			s.last.body = nil // no words that a person could read
 		}
+	case s.call.NoReply:
+		_, err = io.Copy(io.Discard, io.LimitReader(body, s.client.config.MaxReplyBytes))
 	case encoded:
 		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", encoding))
 	default:
@@ -203,6 +214,16 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 	}
 	response.Body = http.NoBody
 	return response, nil
+}
+
+// notAnswered is the failure of a reply that is none: net/http passes over those
+// before the last one, save a switch to another protocol, whose body is the
+// connection itself and may never end.
+func (s *sending) notAnswered() error {
+	if s.last.status == http.StatusSwitchingProtocols {
+		return failures.NotContract(s.client.Failed(s.call), "it switches protocols (101), which was not asked for")
+	}
+	return fmt.Errorf("the reply is not HTTP: its status is %03d", s.last.status)
 }
 
 func (s *sending) tooLarge() error {
@@ -224,7 +245,7 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 	if ctx.Err() != nil || errors.As(err, &failure) {
 		return false, nil
 	}
-	sent := retry.Send{Sends: s.sends, Connected: s.connected}
+	sent := retry.Send{Sends: s.sends, Written: s.written}
 	if err == nil {
 		s.client.answered()
 		if s.last.success() {

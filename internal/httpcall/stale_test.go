@@ -3,9 +3,11 @@ package httpcall_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"slices"
 	"sync"
@@ -15,6 +17,7 @@ import (
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/httpcall"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/retry"
 )
@@ -161,5 +164,47 @@ func TestTransportCanHaveTheBodyAnew(t *testing.T) {
 	_, _ = client.Post(within(t), verifyCall(retry.Once))
 	if want := []string{`{"a":1}`, `{"a":1}`}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// net/http does not send a call again that finds its idle connection closed at the
+// very moment that it takes it. Call 4 is, when not a byte of it was written.
+func TestACallOfWhichNothingWasWrittenIsSentAgain(t *testing.T) {
+	server := serveRaw(t, func(conn *net.TCPConn, _ int) { say(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") })
+	for _, test := range []struct {
+		name    string
+		written string
+		sends   int
+	}{
+		{"nothing", "", 2},
+		{"a byte", "P", 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			transport := pool.New()
+			t.Cleanup(transport.CloseIdleConnections)
+			sends := 0
+			client := newClient(t, httpcall.Config{URL: server.URL, Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+				if sends++; sends > 1 {
+					return transport.RoundTrip(r)
+				}
+				conn, err := transport.DialContext(r.Context(), "tcp", r.URL.Host)
+				if err != nil {
+					return nil, err
+				}
+				defer func() { _ = conn.Close() }()
+				httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{Conn: conn, Reused: true})
+				if _, err := io.WriteString(conn, test.written); test.written != "" && err != nil {
+					return nil, err
+				}
+				return nil, errors.New("http: server closed idle connection")
+			})})
+			_, err := client.Post(within(t), verifyCall(retry.Once))
+			if sends != test.sends || (err == nil) != (test.sends > 1) {
+				t.Errorf("sent %d times with error %v, want %d times", sends, err, test.sends)
+			}
+			if err != nil && wantFailure(t, err).Kind != failures.TransportPeerDrop {
+				t.Errorf("kind %q, want that the peer dropped it", wantFailure(t, err).Kind)
+			}
+		})
 	}
 }

@@ -46,7 +46,8 @@ func TestASilentPeerIsProbed(t *testing.T) {
 
 func socketOptions(t *testing.T, conn net.Conn) map[string]int {
 	t.Helper()
-	raw, err := conn.(syscall.Conn).SyscallConn()
+	beneath := conn.(interface{ NetConn() net.Conn }).NetConn()
+	raw, err := beneath.(syscall.Conn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}

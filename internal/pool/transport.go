@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,13 +52,16 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 		Count:    keepAliveProbes,
 	}}
 	conn, err := dialer.DialContext(ctx, network, address)
-	if err == nil || ctx.Err() != nil {
-		return conn, err
+	if err == nil {
+		return &countedConn{Conn: conn}, nil
+	}
+	if ctx.Err() != nil {
+		return nil, err
 	}
 	if host, port, _ := net.SplitHostPort(address); strings.EqualFold(host, "localhost") {
 		for _, loopback := range []string{"127.0.0.1", "::1"} {
 			if conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(loopback, port)); err == nil {
-				return conn, nil
+				return &countedConn{Conn: conn}, nil
 			}
 		}
 	}
@@ -70,3 +75,40 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	}
 	return nil, err
 }
+
+// A countedConn counts what is written to it: net/http does not tell a request of
+// which not a byte was written from one that may have reached its server.
+type countedConn struct {
+	net.Conn
+	written atomic.Int64
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	c.written.Add(int64(len(p))) // first: nobody may find it written and not counted
+	return c.Conn.Write(p)
+}
+
+// NetConn is the connection beneath, as tls.Conn has it.
+func (c *countedConn) NetConn() net.Conn { return c.Conn }
+
+// A Watch tells whether a connection was written to.
+type Watch struct {
+	conn   *countedConn
+	before int64
+}
+
+// WatchWrites begins to watch a connection, best one that a pool of this package has
+// made: of any other it is taken that it was written to.
+func WatchWrites(conn net.Conn) Watch {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
+	counted, ok := conn.(*countedConn)
+	if !ok {
+		return Watch{}
+	}
+	return Watch{counted, counted.written.Load()}
+}
+
+// Wrote reports whether a byte may have been written since the watch began.
+func (w Watch) Wrote() bool { return w.conn == nil || w.conn.written.Load() != w.before }
