@@ -237,6 +237,7 @@ func TestServePrintsWhatIsSet(t *testing.T) {
 		want           map[string]any
 	}{
 		{"nothing", "", nil, map[string]any{"max_attempts": 3.0}},
+		{"a limit on what runs at once, and so on the wait", "", []string{"--concurrency", "1"}, map[string]any{"concurrency": 1.0, "queue_timeout": "30s"}},
 		{"one attempt", "1", nil, map[string]any{"max_attempts": 1.0}},
 		{"attempts, which a flag goes before", "5", []string{"--max-attempts", "2", "--retry-backoff", "1ns"}, map[string]any{"max_attempts": 2.0, "retry_backoff": "1ns"}},
 		{"observability, which leaves one attempt", "5", []string{"--observability"}, map[string]any{"max_attempts": 1.0, "observability": true, "token_capture": false}},
