@@ -204,6 +204,8 @@ func TestTheSameFieldTwiceIsComparedAsPythonDoes(t *testing.T) {
 		{`[]`, `[ ]`, true},
 		{`{"a":null,"b":[true]}`, `{"b":[true],"a":null}`, true},
 		{`"a"`, `"\u0061"`, true},
+		{`"\ud83d\ude00"`, `"😀"`, true},
+		{`"\ud800\uD83D\uDE00"`, `"\uD800😀"`, true},
 
 		{`0`, `5`, false},
 		{`1`, `-1`, false},
@@ -227,6 +229,11 @@ func TestTheSameFieldTwiceIsComparedAsPythonDoes(t *testing.T) {
 		{`{"a":null}`, `{"b":null}`, false},
 		{`{"a":{"b":1}}`, `{"a":{"b":2}}`, false},
 		{`"a"`, `"A"`, false},
+		{`"\ud800"`, `"\ud801"`, false},
+		{`"\udc00"`, `"\ufffd"`, false},
+		{`"\ud800"`, `"\\ud800"`, false},
+		{`"\ud83d\ude00"`, `"\ude00\ud83d"`, false},
+		{`{"\ud800":1,"\ud801":2}`, `{"\ud801":2}`, false},
 	} {
 		for _, pair := range [][2]string{{test.a, test.b}, {test.b, test.a}} {
 			_, err := episode.ParseRequest(requestWith(fmt.Sprintf(`{"responses_create_params":{},"task_data":{"n":%s},"n":%s}`, pair[0], pair[1])))
