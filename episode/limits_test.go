@@ -2,6 +2,7 @@ package episode_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -228,7 +229,12 @@ func TestTheAgentsDeadline(t *testing.T) {
 					id := field(t, readBody(r), "agent_session_id")
 					_, _ = w.Write([]byte(`{"agent_session_id":"` + id + `"` + test.receipt + `}`))
 				}
-				b := &bubble{over: map[string]http.HandlerFunc{turn: hang, aclose: receipt}}
+				judge := func(w http.ResponseWriter, r *http.Request) { // which says something else of the time
+					var body map[string]json.RawMessage
+					_ = json.Unmarshal(readBody(r), &body)
+					_, _ = fmt.Fprintf(w, `{"agent_timed_out":false,"reward":1,"agent_timeout_seconds":1,"responses_create_params":{},"response":%s}`, body["response"])
+				}
+				b := &bubble{over: map[string]http.HandlerFunc{turn: hang, aclose: receipt, verify: judge}}
 				d, stop := b.driver(t, func(c *episode.Config) { c.AgentTimeout = time.Hour })
 				defer stop()
 				request := newRequest()

@@ -533,6 +533,16 @@ func TestASpellingOfRewardAndMask(t *testing.T) {
 		{`" 0.50 "`, `1.0`, `{"reward":0.5,"mask_sample":true`},
 		{`"1e3"`, `"OFF"`, `{"reward":1000,"mask_sample":false`},
 		{"-0.0", "true", `{"reward":-0.0,"mask_sample":true`},
+		{"1", `"1"`, `{"reward":1,"mask_sample":true`},
+		{"1", `"True"`, `{"reward":1,"mask_sample":true`},
+		{"1", `"t"`, `{"reward":1,"mask_sample":true`},
+		{"1", `"Y"`, `{"reward":1,"mask_sample":true`},
+		{"1", `"on"`, `{"reward":1,"mask_sample":true`},
+		{"1", `"0"`, `{"reward":1,"mask_sample":false`},
+		{"1", `"FALSE"`, `{"reward":1,"mask_sample":false`},
+		{"1", `"f"`, `{"reward":1,"mask_sample":false`},
+		{"1", `"no"`, `{"reward":1,"mask_sample":false`},
+		{"1", `"n"`, `{"reward":1,"mask_sample":false`},
 		{"12345678901234567890123", "false", `{"reward":12345678901234567890123,"mask_sample":false`},
 	} {
 		servers := scripted.New(t)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -278,11 +279,27 @@ func sameJSON(a, b []byte) bool {
 }
 
 func decode(value []byte) any {
-	d := json.NewDecoder(bytes.NewReader(value))
+	d := json.NewDecoder(bytes.NewReader(spellLoneSurrogates(value)))
 	d.UseNumber()
 	var v any
 	_ = d.Decode(&v) // it has been found valid
 	return v
+}
+
+// escapes are a pair of surrogates, a lone one, and the beginning of any other
+// escape.
+var escapes = regexp.MustCompile(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]..|\\.`)
+
+// spellLoneSurrogates writes each lone surrogate of valid JSON as U+FFFF, which
+// stands for no character, and its digits: encoding/json would make them all one
+// and the same character.
+func spellLoneSurrogates(value []byte) []byte {
+	return escapes.ReplaceAllFunc(value, func(escape []byte) []byte {
+		if len(escape) != len(`\ud800`) {
+			return escape
+		}
+		return append([]byte(`\uffff`), bytes.ToLower(escape[2:])...)
+	})
 }
 
 func sameValue(a, b any) bool {

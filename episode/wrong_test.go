@@ -167,6 +167,11 @@ func TestWhatAMissingConnectionMeans(t *testing.T) {
 	}
 }
 
+// verdict is a verify reply that has those fields.
+func verdict(fields string) scripted.Action {
+	return scripted.Action{Raw: text(`{"responses_create_params":{},"response":{},` + fields + `}`)}
+}
+
 // The row about replies that are not what the contract says.
 func TestAReplyThatIsNotTheContracts(t *testing.T) {
 	for _, test := range []struct {
@@ -198,6 +203,15 @@ func TestAReplyThatIsNotTheContracts(t *testing.T) {
 		{scripted.Verify, "no reward", scripted.Action{JSON: []byte(`{"response":{},"responses_create_params":{}}`)}, "lacks reward"},
 		{scripted.Verify, "no response", scripted.Action{JSON: []byte(`{"reward":1,"response":null,"responses_create_params":{}}`)}, "response: want an object, got null"},
 		{scripted.Verify, "params that are none", scripted.Action{JSON: []byte(`{"reward":1,"response":{},"responses_create_params":"x"}`)}, "responses_create_params: want an object, got a string"},
+		{scripted.Verify, "a reason that is no text", verdict(`"reward":1,"failure_reason":5`), "failure_reason: want text or null"},
+		{scripted.Verify, "a reward beyond all", verdict(`"reward":1e400`), "reward: 1e400 is not a finite number"},
+		{scripted.Verify, "a reward in text beyond all", verdict(`"reward":"1e400"`), `reward: "1e400" does not spell a finite number`},
+		{scripted.Verify, "a reward in text that is none", verdict(`"reward":"-."`), `reward: "-." does not spell a finite number`},
+		{scripted.Verify, "a reward in Go's text", verdict(`"reward":"0x1p-2"`), `reward: "0x1p-2" does not spell a finite number`},
+		{scripted.Verify, "a long reward", verdict(`"reward":"` + strings.Repeat("é", 40) + `"`), `reward: "` + strings.Repeat("é", 29) + "… does not spell"},
+		{scripted.Verify, "a mask that is a number", verdict(`"reward":1,"mask_sample":2`), "mask_sample: want a boolean, got 2"},
+		{scripted.Verify, "a mask that is null", verdict(`"reward":1,"mask_sample":null`), "mask_sample: want a boolean, got null"},
+		{scripted.Verify, "a mask in other text", verdict(`"reward":1,"mask_sample":"perhaps"`), `mask_sample: "perhaps" is not a boolean`},
 		{scripted.Verify, "a kind that is no text", scripted.Action{JSON: []byte(`{"reward":1,"failure_kind":5,"response":{},"responses_create_params":{}}`)}, "failure_kind: want text or null"},
 	} {
 		t.Run(string(test.route)+" "+test.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/textproto"
 	"net/url"
 	"os"
 	"strings"
@@ -53,6 +54,9 @@ func TestBrokenNamesWhatEndedTheCall(t *testing.T) {
 		{"ended before the reply", io.EOF, true, failures.TransportPeerDrop, did + "the connection ended before the reply"},
 		{"ended within the reply", io.ErrUnexpectedEOF, true, failures.TransportPeerDrop, did + "the connection ended within the reply"},
 		{"not HTTP", errors.New(`malformed HTTP response "SSH-2.0"`), true, failures.TransportPeerDrop, did + `malformed HTTP response "SSH-2.0"`},
+		{"not HTTP, in net/http's words", fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", errors.New("malformed HTTP version")), true, failures.TransportPeerDrop, did + "malformed HTTP version"},
+		{"headers that are not HTTP, which may be a cookie", textproto.ProtocolError("malformed MIME header line: Set-Cookie session=s3cr3t"), true, failures.TransportPeerDrop, did + "the reply's headers are not HTTP"},
+		{"a look-up that is not told with its dial", &net.DNSError{Err: "server misbehaving", Name: "gpu-7", UnwrapErr: errors.New("inner")}, false, failures.TransportUnreachable, did + "lookup gpu-7: server misbehaving"},
 		{"keep-alive probes without an answer", op("read", os.NewSyscallError("read", syscall.ETIMEDOUT)), true, failures.TransportPeerDrop, did + "the connection failed: read: connection timed out"},
 		{"a deadline of the connection", op("read", os.ErrDeadlineExceeded), true, failures.TransportTimeout, did + "the connection failed: i/o timeout"},
 		{
@@ -249,6 +253,27 @@ func TestCutShort(t *testing.T) {
 	} {
 		if got := test.failure.CutShort(); got != test.want {
 			t.Errorf("%s: CutShort is %v", test.name, got)
+		}
+	}
+}
+
+// A cause of this package stays itself; one that the caller made up keeps its words.
+func TestCausesSayWhatHappened(t *testing.T) {
+	for _, test := range []struct {
+		cause error
+		want  string
+		ours  bool
+	}{
+		{&failures.Limit{Name: "seed timeout", After: time.Second}, "the seed timeout of 1s ran out", true},
+		{&failures.EpisodeLimit{After: time.Minute}, "Episode timed out after 1m0s", true},
+		{&failures.Stop{Kind: failures.Cancelled, Reason: "the caller went away"}, "the caller went away", true},
+		{errors.New("user pressed stop"), "user pressed stop", false},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(test.cause)
+		got := failures.Cause(ctx)
+		if got.Error() != test.want || (got == test.cause) != test.ours {
+			t.Errorf("Cause of a context that %T ended is %T: %v, want %s", test.cause, got, got, test.want)
 		}
 	}
 }

@@ -257,7 +257,7 @@ func TestOf(t *testing.T) {
 	}
 	bug := errors.New("index out of range")
 	got := failures.Of(bug, failures.StageAgent)
-	if got.Reason != "Unhandled environment server error: index out of range" || !got.Terminal || got.Stage != failures.StageAgent || !errors.Is(got, bug) {
+	if got.Reason != "Unhandled environment server error: index out of range" || !got.Terminal || got.Kind != "" || got.Stage != failures.StageAgent || !errors.Is(got, bug) {
 		t.Errorf("an error of ours becomes %#v", got)
 	}
 }

@@ -21,6 +21,7 @@ func TestMask(t *testing.T) {
 		{"the longer of two goes first", []string{"abcdef", "0abcdef9"}, "0abcdef9 abcdef", "*** ***"},
 		{"in either order", []string{"0abcdef9", "abcdef"}, "0abcdef9 abcdef", "*** ***"},
 		{"the beginning of another", []string{"abcdef", "abcdefgh"}, "abcdefgh abcdef", "*** ***"},
+		{"each the beginning of the next", []string{"secret-1", "secret-12", "secret-123", "secret-1234", "secret-12345"}, "secret-12345 secret-1234 secret-123 secret-12 secret-1", "*** *** *** *** ***"},
 		{"several of one length", []string{"cccccc", "aaaaaa", "bbbbbb", "aaaaaa"}, "aaaaaa bbbbbb cccccc", "*** *** ***"},
 		{"case counts", []string{"abcdef"}, "ABCDEF", "ABCDEF"},
 		{"no pattern", []string{"a.c(ef"}, "abcdef a.c(ef", "abcdef ***"},

@@ -37,6 +37,7 @@ func TestIDsAsJSON(t *testing.T) {
 		json, text string
 	}{
 		{protocol.EpisodeID{RolloutID: "7-0", Attempt: 2}, `{"rollout_id":"7-0","attempt":2}`, "7-0-a2"},
+		{protocol.EpisodeID{RolloutID: "7-0", Attempt: 12}, `{"rollout_id":"7-0","attempt":12}`, "7-0-a12"},
 		{protocol.TaskID{Taskset: "weather", TaskID: `Tromsø "<1>"`}, `{"taskset":"weather","task_id":"Tromsø \"<1>\""}`, `weather/Tromsø "<1>"`},
 	} {
 		if got := string(test.id.AppendJSON([]byte("["))); got != "["+test.json {
@@ -109,7 +110,7 @@ func TestCheckRolloutID(t *testing.T) {
 }
 
 func FuzzCheckRolloutID(f *testing.F) {
-	for _, id := range []string{"", "a", "a-a1", "a-a0", "a-a01", "-", "a\n", "é", "a-a\x30", "a-a1-a0"} {
+	for _, id := range []string{"", "a", "a-a1", "a-a0", "a-a01", "-", "a\n", "é", "a-a\x30", "a-a1-a0", "zZ9", "a-aX", "a-a1X", "a/", "a:", "a@", "a[", "a`", "a{"} {
 		f.Add(id)
 	}
 	name := regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._-]*\z`)

@@ -70,6 +70,10 @@ func TestMCPURL(t *testing.T) {
 		{"dots within a name", "http://h:1", "/v1.2/..mcp../...", "http://h:1/v1.2/..mcp../..."},
 		{"an escape", "http://h:1", "/a%20b", "http://h:1/a%20b"},
 		{"a query", "http://h:1", "/mcp?token=1/../2", "http://h:1/mcp?token=1/../2"},
+		{"only a query", "http://h:1", "/?next=/../2", "http://h:1/?next=/../2"},
+		{"a fragment", "http://h:1", "/mcp#/../2", "http://h:1/mcp#/../2"},
+		{"a character right behind the space", "http://h:1", "/!mcp~", "http://h:1/!mcp~"},
+		{"letters at the ends", "http://h:1/X", "Xmcp", "http://h:1/X/Xmcp"},
 		{"beyond ASCII", "http://h:1", "/værktøj", "http://h:1/værktøj"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

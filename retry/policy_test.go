@@ -156,6 +156,36 @@ func TestPolicyNextKeepsWithinItsBounds(t *testing.T) {
 	})
 }
 
+func TestValidateReportsEverythingThatIsWrong(t *testing.T) {
+	const (
+		attempts = "the number of attempts must not be negative"
+		backoff  = "the back-off must not be negative"
+		elapsed  = "the limit on elapsed time must not be negative"
+	)
+	for _, test := range []struct {
+		name   string
+		policy retry.Policy
+		want   string
+	}{
+		{"the default", retry.Policy{}, ""},
+		{"everything set", retry.Policy{MaxAttempts: 1, Backoff: 1, MaxElapsed: 1}, ""},
+		{"attempts", retry.Policy{MaxAttempts: -1}, attempts},
+		{"back-off", retry.Policy{Backoff: -1}, backoff},
+		{"elapsed time", retry.Policy{MaxElapsed: -1}, elapsed},
+		{"all of them", retry.Policy{MaxAttempts: -1, Backoff: -1, MaxElapsed: -1}, attempts + "\n" + backoff + "\n" + elapsed},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := ""
+			if err := test.policy.Validate(); err != nil {
+				got = err.Error()
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestThoseRefusedTogetherComeBackSpread(t *testing.T) {
 	policy := retry.Policy{Random: rand.New(rand.NewPCG(1, 2)).Float64}
 	earliest, latest := time.Hour, time.Duration(0)

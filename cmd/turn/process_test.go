@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/turn/internal/httpserve"
 	"example.com/turn/internal/scripted"
 )
 
@@ -198,7 +199,7 @@ const draining = "draining: no new episode begins; a second signal ends at once"
 // The address that serve prints can be dialled as it is printed, and every setting
 // in force is printed with it.
 func TestServePrintsWhereItIsAndWhatHolds(t *testing.T) {
-	for listen, host := range map[string]string{"localhost:0": "127.0.0.1", "0.0.0.0:0": "127.0.0.1", "127.0.0.1:0": "127.0.0.1"} {
+	for listen, host := range map[string]string{"localhost:0": "127.0.0.1", "0.0.0.0:0": "127.0.0.1", "127.0.0.1:0": "127.0.0.1", ":0": "127.0.0.1"} {
 		servers := scripted.New(t)
 		p := start(t, "serve", "--listen", listen, "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "--seed-timeout", "5s")
 		line := p.awaitLog(t, "listening")
@@ -212,19 +213,63 @@ func TestServePrintsWhereItIsAndWhatHolds(t *testing.T) {
 		want := map[string]any{
 			"seed_timeout": "5s", "agent_timeout": "none", "verify_timeout": "none", "episode_timeout": "6h0m0s",
 			"cleanup_timeout": "3m0s", "grace": "1m0s", "concurrency": "no limit",
-			"max_attempts": 3.0, "retry_backoff": "1s", "resends": 3.0, "max_reply_bytes": "1.0 GiB",
+			"max_attempts": 3.0, "retry_backoff": "1s", "resends": 3.0, "resend_pause": "500ms", "max_reply_bytes": "1.0 GiB",
+			"max_request_bytes": "1.0 GiB", "read_header_timeout": httpserve.ReadHeaderTimeout.String(),
+			"resources": servers.ResourcesURL, "resources_name": "resources", "agent": servers.AgentURL, "agent_name": "agent",
+			"name": "single_agent_turn", "legacy": false, "compat": "0.7", "token_capture": false, "observability": false,
 		}
-		for name, value := range want {
-			if line[name] != value {
-				t.Errorf("%s is printed as %v, want %v", name, line[name], value)
-			}
-		}
+		wantFields(t, line, want)
 		p.signal(t, syscall.SIGINT)
 		if status := p.awaitExit(t); status.ExitStatus() != 0 {
 			t.Errorf("exit status %d, want 0", status.ExitStatus())
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+func wantFields(t *testing.T, line, want map[string]any) {
+	t.Helper()
+	for name, value := range want {
+		if diff := cmp.Diff(value, line[name]); diff != "" {
+			t.Errorf("%s is printed otherwise (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// What flags and the environment change is printed as it is then.
+func TestServePrintsWhatIsSet(t *testing.T) {
+	for _, test := range []struct {
+		name, attempts string // NEMO_GYM_MAX_ROLLOUT_ATTEMPTS
+		flags          []string
+		want           map[string]any
+	}{
+		{"nothing", "", nil, map[string]any{"max_attempts": 3.0}},
+		{"a limit on what runs at once, and so on the wait", "", []string{"--concurrency", "1"}, map[string]any{"concurrency": 1.0, "queue_timeout": "30s"}},
+		{"one attempt", "1", nil, map[string]any{"max_attempts": 1.0}},
+		{"attempts, which a flag goes before", "5", []string{"--max-attempts", "2", "--retry-backoff", "1ns"}, map[string]any{"max_attempts": 2.0, "retry_backoff": "1ns"}},
+		{"observability, which leaves one attempt", "5", []string{"--observability"}, map[string]any{"max_attempts": 1.0, "observability": true, "token_capture": false}},
+		{"token capture, which leaves one attempt", "5", []string{"--token-capture", "--max-attempts", "1"}, map[string]any{"max_attempts": 1.0, "observability": false, "token_capture": true}},
+		{
+			"the rest", "", []string{
+				"--name", "env", "--resources-name", "tools", "--agent-name", "harness", "--tool-transport", "mcp,direct_http",
+				"--concurrency", "2", "--queue-timeout", "7s", "--grace", "0s", "--legacy", "--compat", "main", "--max-reply-bytes", "2MiB",
+			}, map[string]any{
+				"name": "env", "resources_name": "tools", "agent_name": "harness", "tool_transports": []any{"mcp", "direct_http"},
+				"concurrency": 2.0, "queue_timeout": "7s", "grace": "0s", "legacy": true, "compat": "main", "max_reply_bytes": "2.0 MiB",
+			},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", test.attempts)
+			p := start(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--resources", "http://127.0.0.1:1", "--agent", "http://127.0.0.1:2"}, test.flags...)...)
+			wantFields(t, p.awaitLog(t, "listening"), test.want)
+			p.signal(t, syscall.SIGTERM)
+			p.awaitLog(t, "stopped")
+			if status := p.awaitExit(t); status.ExitStatus() != 0 {
+				t.Errorf("exit status %d, want 0", status.ExitStatus())
+			}
+		})
+	}
 }
 
 // SIGTERM: readiness goes off, no episode begins, the one under way gets its reply.

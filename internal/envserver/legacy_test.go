@@ -144,6 +144,9 @@ func TestRowIsAnsweredFlat(t *testing.T) {
 			scripted.AgentClose: {{Raw: new(`{"agent_session_id":"{{id}}","agent_observations":{"n":1.0}}`)}},
 			scripted.Verify:     {{Raw: new(`{"reward":1,"responses_create_params":{},"response":{}}`)}},
 		}, `{"reward":1,"responses_create_params":{},"response":{},"ng_agent_observations":{"n":1.0},"agent_ref":{"name":"simple_agent"}}`},
+		{"a result with nulls", nil, scripted.Script{
+			scripted.Verify: {{Raw: new(`{"reward":1,"failure_kind":null,"responses_create_params":{},"response":{},"x":null}`)}},
+		}, `{"reward":1,"failure_kind":null,"responses_create_params":{},"response":{},"x":null,"agent_ref":{"name":"simple_agent"}}`},
 		{"a failure of verify", nil, scripted.Script{
 			scripted.Responses: {{Raw: new(`{"output":[],"n":1.0}`)}},
 			scripted.Verify:    {{Status: 500, JSON: json.RawMessage(`{"detail":"its own words"}`)}},

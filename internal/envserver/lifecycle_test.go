@@ -369,6 +369,7 @@ func TestEpisodesThatOutlastTheGraceAreCancelled(t *testing.T) {
 				s.server.Grace = test.grace
 				s.server.Policy = retry.Policy{MaxAttempts: 3, Backoff: time.Hour}
 			})
+			h.run(t, plain) // one that has ended is none of those under way
 			h.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
 			var answers []<-chan reply
 			for range episodes {
@@ -397,6 +398,9 @@ func TestEpisodesThatOutlastTheGraceAreCancelled(t *testing.T) {
 			}
 			if closes[scripted.AgentClose] != episodes || closes[scripted.CloseSession] != episodes || closes[scripted.Verify] != 0 {
 				t.Errorf("calls that succeeded: %v", closes)
+			}
+			if want := fmt.Sprintf(`"running":%d,"grace":%q,"message":"draining`, episodes, test.grace); !strings.Contains(h.log.String(), want) {
+				t.Errorf("the log does not say %s", want)
 			}
 		})
 	}
@@ -434,6 +438,60 @@ func TestListenerThatFailsEndsTheServer(t *testing.T) {
 		t.Errorf("answered after Serve has returned: %d %s", got.Status, got.Body)
 	}
 }
+
+// A caller that never finishes what it sends has a moment when the server stops,
+// and does not keep it from stopping.
+func TestCallerThatNeverFinishesDoesNotKeepTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t, episode.Config{})
+		ours, theirs := net.Pipe()
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() {
+			served <- b.server.Serve(ctx, &pipeListener{conns: []net.Conn{theirs}, closed: make(chan struct{})})
+		}()
+		_, err := io.WriteString(ours, "POST /run HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		if err := <-served; err != nil {
+			t.Errorf("Serve returned %v", err)
+		}
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("Serve returned after %s", took)
+		}
+		if n, err := ours.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%d bytes of an answer", n)
+		}
+		_ = ours.Close()
+	})
+}
+
+// A pipeListener accepts the connections that it has.
+type pipeListener struct {
+	conns  []net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	if len(l.conns) > 0 {
+		conn := l.conns[0]
+		l.conns = l.conns[1:]
+		return conn, nil
+	}
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *pipeListener) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 type failingListener struct {
 	net.Listener
@@ -499,6 +557,33 @@ func TestPanicIsOneEpisodesFailure(t *testing.T) {
 			}
 		})
 	}
+}
+
+// So is a bug in what stands around the driver: the request is answered all the
+// same, and is no longer under way.
+func TestPanicAroundTheDriverIsTheEpisodesFailure(t *testing.T) {
+	h := newHouse(t, func(s *settings) {
+		s.server.Policy = retry.Policy{MaxAttempts: 3, Random: func() float64 { panic("boom") }}
+	})
+	h.Play(scripted.Script{scripted.Seed: {{Status: 503}, {Default: true}}})
+	got := h.run(t, plain)
+	want := failure{Reason: "Unhandled environment server error: boom", Terminal: true, Partial: []byte("null")}
+	if diff := cmp.Diff(want, wantFailure(t, got)); diff != "" {
+		t.Errorf("failure (-want +got):\n%s", diff)
+	}
+	if !strings.HasPrefix(got.Body, `{"episode_id":`+episodeID+`,"task_id":`+taskID+`,`) {
+		t.Errorf("ids: %s", got.Body)
+	}
+	if diff := cmp.Diff([]scripted.Route{scripted.Seed, scripted.CloseSession}, h.Routes()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	if n := h.scrape(t)["turn_requests_in_flight"]; n != 0 {
+		t.Errorf("%v in flight after the reply, want 0", n)
+	}
+	if got := open(t, h.run(t, plain)); got.Failure != nil {
+		t.Errorf("the next episode: %+v", got.Failure)
+	}
+	h.ends(t)
 }
 
 // A bug of ours in forwarding ends that request and no more; it is told in the

@@ -40,6 +40,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/readyz?verbose=1", 200, ok},
 		{"POST", "/readyz", 405, `{"detail":"Method Not Allowed"}`},
 		{"POST", "/", 405, `{"detail":"Method Not Allowed"}`},
+		{"POST", "/metrics", 405, `{"detail":"Method Not Allowed"}`},
 		{"GET", "/run", 405, `{"detail":"Method Not Allowed"}`},
 		{"PUT", "/run", 405, `{"detail":"Method Not Allowed"}`},
 		{"GET", "/aggregate_metrics", 405, `{"detail":"Method Not Allowed"}`},
@@ -77,6 +78,10 @@ func TestAggregateMetricsIsPassedThrough(t *testing.T) {
 	}{
 		{"success", scripted.Action{Raw: new(`{"mean/reward": 1.0 , "n":18446744073709551616}`)}, 200, "application/json", `{"mean/reward": 1.0 , "n":18446744073709551616}`},
 		{"another success", scripted.Action{Status: 201, Raw: new("metrics"), ContentType: "text/plain; charset=utf-8"}, 201, "text/plain; charset=utf-8", "metrics"},
+		{"the last success", scripted.Action{Status: 299, Raw: new("{}")}, 299, "application/json", "{}"},
+		{"right behind the successes", scripted.Action{Status: 300, Raw: new("{}")}, 502, "application/json", `{"detail":"the resources server answered 300: Multiple Choices"}`},
+		{"the first refusal", scripted.Action{Status: 400, Raw: new("{}")}, 400, "application/json", "{}"},
+		{"the last refusal", scripted.Action{Status: 499, Raw: new("{}")}, 499, "application/json", "{}"},
 		{"422", scripted.Action{Status: 422, Raw: new(`{"detail":[{"loc":["body"]}]}`)}, 422, "application/json", `{"detail":[{"loc":["body"]}]}`},
 		{"404", scripted.Action{Status: 404, Raw: new("nothing here"), ContentType: "text/plain"}, 404, "text/plain", "nothing here"},
 		{"429", scripted.Action{Status: 429, Raw: new(`{"detail":"slow down"}`)}, 429, "application/json", `{"detail":"slow down"}`},
@@ -210,12 +215,14 @@ func TestBrokenRequestIs400(t *testing.T) {
 	for name, text := range map[string]string{
 		"cut off":              "POST /run HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
 		"a chunk that is none": "POST /run HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+		"metrics in no chunk":  "POST /aggregate_metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
 		"metrics cut off":      "POST /aggregate_metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
 	} {
 		if got, err := h.raw(t, text); err == nil && got.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: status %d", name, got.StatusCode)
 		}
 	}
+	h.ends(t)
 	if calls := h.Routes(); len(calls) > 0 {
 		t.Errorf("calls were made: %v", calls)
 	}
@@ -229,6 +236,10 @@ func TestTooLargeRequestIs413(t *testing.T) {
 		if err != nil || got.StatusCode != http.StatusRequestEntityTooLarge || !got.Close {
 			t.Errorf("%s: %+v, %v", path, got, err)
 		}
+	}
+	h.ends(t)
+	if calls := h.Routes(); len(calls) > 0 {
+		t.Errorf("calls were made: %v", calls)
 	}
 }
 

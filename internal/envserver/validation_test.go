@@ -209,10 +209,11 @@ func TestFaultShowsItsInput(t *testing.T) {
 	for _, test := range []struct{ attempt, want string }{
 		{`-1.0`, `,"input":-1.0`},
 		{`{"n": 1e2, "<&>":"\ud800\u2028"}`, `,"input":{"n": 1e2, "<&>":"\ud800\u2028"}`},
-		{`"` + strings.Repeat("x", 600) + `"`, ``},
+		{`"` + strings.Repeat("x", 510) + `"`, `,"input":"` + strings.Repeat("x", 510) + `"`},
+		{`"` + strings.Repeat("x", 511) + `"`, ``},
 	} {
 		got := h.run(t, `{"episode_id":{"rollout_id":"r","attempt":`+test.attempt+`},"task":{"task_id":`+taskID+`,"task_input":{"responses_create_params":{}}}}`)
-		if !strings.HasSuffix(got.Body, test.want+`}]}`) || len(got.Body) > 1000 {
+		if !strings.HasSuffix(got.Body, test.want+`}]}`) || strings.Contains(got.Body, `"input"`) != (test.want != "") {
 			t.Errorf("%.100s: got %s", test.attempt, got.Body)
 		}
 	}

@@ -177,6 +177,15 @@ func TestGetAndPresent(t *testing.T) {
 	}
 }
 
+func TestTextOfAMember(t *testing.T) {
+	object := mustParse(t, `{"a":"\u0041\n","number":1,"none":null}`)
+	for name, want := range map[string]string{"a": "A\n", "number": "", "none": "", "A": ""} {
+		if got := object.Text(name); got != want {
+			t.Errorf("Text(%q) is %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestValuesAreToldApart(t *testing.T) {
 	for value, want := range map[string]string{
 		`{}`: "an object", `[]`: "an array", `""`: "a string", `-1`: "a number", `0`: "a number", `9e9`: "a number",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -24,6 +25,8 @@ var texts = []string{
 	`"\ud800"`, `"\udc00"`, `"\ud83d\ude00"`, `"\ud83d\u0041"`, `"\ud83d\`, `"<>& ` + "\u2028\u2029\x7f" + `"`,
 	"\"\t\"", "\"\n\"", "\"\x1f\"", "\"\x00\"", "\"\xff\"", "\"\xc3\"", "\"\xc3\xa9\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xc0\x80\"", "\xc3\xa9",
 	`"1234567"`, `"12345678"`, `"123456789"`, `"1234567`, `"12345678`, "\"1234567\x1f\"", "\"12345678\x1f\"", "\"1234\x1f678\"", "\"!!!!!!! \\\"é\"", "\"\x20\x1f\x22\x21\x5c\x5b\x7f\x80\"",
+	`"\u00/0"`, `"\u00:0"`, `"\u00@0"`, `"\u00G0"`, `"\u00` + "`" + `0"`, `"\u00g0"`, `"\u009f\uafAF"`, `"\ud83d_ude00"`, `"\ud83d\nde00"`,
+	`1e+5`, `1E+5`, `1e,5`, `[1:2]`, `[nulL]`, `[trux]`, `[falsy]`,
 	`[]`, `[ ]`, `[1]`, `[1,2]`, `[1 2]`, `[1,]`, `[,1]`, `[1`, `[`, `[}`, `[[]`, `[[[]]]`, `[1]]`, `[null,true,"a",{}]`, ` [ 1 , [ ] , { } ] `,
 	`{}`, `{ }`, `{"a":1}`, `{"a":1,}`, `{,"a":1}`, `{"a"}`, `{"a":}`, `{"a":1`, `{"a" 1}`, `{a:1}`, `{1:1}`, `{"a":1]`, `{"a":1 "b":2}`, `{null:1}`, ` { "a" : { "b" : [ { } ] } , "a" : 2 } `,
 	`{"a":1,"A":2,"\u0061":3,"":4}`, `{"\ud800":1,"\ud801":2}`, "{\"\xff\":1}", `{"a":NaN}`, `[Infinity]`,
@@ -61,6 +64,9 @@ func TestCheckSaysWhereAndWhat(t *testing.T) {
 		{"a wrong bracket", `[1}`, `not JSON: "}" where a comma or a closing bracket should be at byte 2`},
 		{"an open string", `["ab`, "not JSON: a string without its closing quote at byte 4"},
 		{"a foreign escape", `"ab\x41"`, "not JSON: an escape that JSON does not have at byte 3"},
+		{"an open name", `{"ab`, "not JSON: a string without its closing quote at byte 4"},
+		{"an end right behind an escape", `"ab\n`, "not JSON: a string without its closing quote at byte 5"},
+		{"an escape that is cut off", `"ab\`, "not JSON: an escape that JSON does not have at byte 3"},
 		{"a raw tab", "\"ab\tc\"", "not JSON: a control character in a string at byte 3"},
 		{"not UTF-8", "\"abcdefghij\xffk\"", "not JSON: text that is not UTF-8 at byte 11"},
 		{"a leading zero", "012", `not JSON: "1" where the end of the text should be at byte 1`},
@@ -76,6 +82,38 @@ func TestCheckSaysWhereAndWhat(t *testing.T) {
 				t.Errorf("Check(%q) (-want +got):\n%s", test.text, diff)
 			}
 		})
+	}
+}
+
+// A text that ends is not read past its end, though its buffer may go on with
+// what would complete it.
+func TestCheckKeepsWithinTheText(t *testing.T) {
+	for _, whole := range []string{`"\u0041"`, "true", "false", "null", `"12345678"`, `"😀"`, "[1]", `{"a":1}`} {
+		for n := range len(whole) {
+			text := []byte(whole)[:n]
+			if rawjson.Valid(text) || rawjson.Valid(slices.Clip(text)) {
+				t.Errorf("the first %d bytes of %s are taken for JSON", n, whole)
+			}
+		}
+	}
+}
+
+// Eight bytes are looked at together: whatever is wrong in a string is found at
+// each place among them.
+func TestCheckFindsAWrongByteAtEachPlace(t *testing.T) {
+	wrong := []byte{0x80, 0xBF, 0xC0, 0xFF}
+	for c := range byte(' ') {
+		wrong = append(wrong, c)
+	}
+	const long = "abcdefghijklmnopqrstuvwxyz !#[]^~\x7f"
+	for _, c := range wrong {
+		for at := range len(long) {
+			text := `"` + long[:at] + string([]byte{c}) + long[at:] + `"`
+			var syntax *rawjson.SyntaxError
+			if err := rawjson.Check([]byte(text)); !errors.As(err, &syntax) || syntax.Offset != at+1 {
+				t.Errorf("Check(%q) says %v, want a fault at byte %d", text, err, at+1)
+			}
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ func TestAppendTextEscapesOnlyWhatJSONRequires(t *testing.T) {
 		{"beyond ASCII as it is", "Tromsø 😀 \ufffd", "\"Tromsø 😀 \ufffd\""},
 		{"a lone surrogate is its escape", "a\xed\xa0\x80b\xed\xbf\xbf", `"a\ud800b\udfff"`},
 		{"bytes that are not UTF-8", "a\xffb\xc3", "\"a\ufffdb\ufffd\""},
+		{"what only looks like a surrogate", "\xff\xa0\x80\xed\x20\x80\xed\xa0\x20", "\"\ufffd\ufffd\ufffd\ufffd \ufffd\ufffd\ufffd \""},
 		{"half a surrogate", "\xed\xa0", "\"\ufffd\ufffd\""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

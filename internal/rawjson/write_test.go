@@ -52,6 +52,30 @@ func TestABodyReadsAsItsPiecesJoined(t *testing.T) {
 	})
 }
 
+// A line holds the same JSON, and one line end behind it.
+func TestLineHasOneLineEnd(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		body rawjson.Body
+		want string
+	}{
+		{"nothing", nil, "\n"},
+		{"one line", rawjson.Body{[]byte(`{"a":1}`)}, "{\"a\":1}\n"},
+		{"line breaks at every place", rawjson.Body{[]byte("\r\n{\n\"a\":\r1,"), []byte("\n"), nil, []byte("\"b\":\n\n2}\n")}, "{\"a\":1,\"b\":2}\n"},
+		{"an escape is no line break", rawjson.Body{[]byte(`"a\nb"`)}, "\"a\\nb\"\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := string(bytes.Join(test.body, nil))
+			if got := string(test.body.Line()); got != test.want {
+				t.Errorf("Line is %q, want %q", got, test.want)
+			}
+			if after := string(bytes.Join(test.body, nil)); after != before {
+				t.Errorf("the body is %q after it, was %q", after, before)
+			}
+		})
+	}
+}
+
 func TestReadersOfOneBodyAreIndependent(t *testing.T) {
 	body := rawjson.Body{[]byte("ab"), nil, []byte("cd")}
 	first := body.NewReader()
