@@ -55,8 +55,11 @@ type Config struct {
 	// CloseFailed is told of each close that failed for good: the session may
 	// still be open on that server. Nil: the log alone is.
 	CloseFailed func(Server)
-	// Logger gets one line per failed attempt and per close that failed. The zero
-	// value discards: nothing of this project's own is printed anywhere else.
+	// Logger gets one line per failed attempt and per close that failed, and what
+	// else a person should know: an agent that ran out of time, odd names in a
+	// verdict (once each), a panic. The two clients have loggers of their own in
+	// their configurations, which tell of connections that break. The zero value
+	// discards: nothing of this project's own is printed anywhere else.
 	// net/http alone has a word that no setting takes from it: when a server
 	// sends something on a connection that is idle, it tells the standard
 	// library's default logger of an "Unsolicited response received on idle HTTP

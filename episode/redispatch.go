@@ -29,9 +29,9 @@ func (a Attempt) Unsettled() bool {
 //
 // It ends early when ctx ends, when its deadline would come before the next
 // attempt, when the driver drains, and when a further attempt was not admitted:
-// the attempts yielded before say more than a time-out of ours would. A first
-// attempt that was not admitted is not followed by another: whoever asked may
-// wait in line again. The last attempt that it yields is then [Attempt.Unsettled].
+// the attempts yielded before say more than a time-out of ours would. The last
+// attempt that it yields is then [Attempt.Unsettled]. A first attempt that was not
+// admitted is not followed by another: whoever asked may wait in line again.
 func Attempts(ctx context.Context, d *Driver, r *Request, policy retry.Policy) iter.Seq[Attempt] {
 	return func(yield func(Attempt) bool) {
 		request := *r

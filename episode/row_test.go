@@ -106,7 +106,7 @@ func TestParseRowListsWhatIsWrong(t *testing.T) {
 			"materialised, wrong in every part", `{"task_id":{"taskset":"","x":1},"task_input":{"task_data":[]},"_ng_task_index":-1,"_ng_rollout_index":true,"_ng_rollout_id":"a/b","city":"Oslo"}`,
 			[]string{
 				"greater_than_equal _ng_task_index", "int_type _ng_rollout_index", "string_pattern_mismatch _ng_rollout_id",
-				"extra_forbidden task_id.x", "string_too_short task_id.taskset", "missing task_id.task_id",
+				"string_too_short task_id.taskset", "missing task_id.task_id", "extra_forbidden task_id.x",
 				"missing task_input.responses_create_params", "dict_type task_input.task_data", "extra_forbidden city",
 			},
 		},
@@ -133,7 +133,7 @@ func TestALegacyBodyIsARowOrARequest(t *testing.T) {
 		{"a row with fields of a request", `{"responses_create_params":{},"_ng_task_index":1,"_ng_rollout_index":0,"episode_id":1,"task":{}}`, true, nil},
 		{"a scalar task id beside fields of a request", `{"task_id":"t","_ng_rollout_id":"r","episode_id":{},"task":{}}`, true, []string{"missing body.responses_create_params"}},
 		{"a request", string(requestWith(`{"responses_create_params":{}}`)), false, nil},
-		{"a request with a task id beside it", `{"task_id":{},"episode_id":{"rollout_id":"r"},"task":7}`, false, []string{"extra_forbidden body.task_id", "dict_type body.task"}},
+		{"a request with a task id beside it", `{"task_id":{},"episode_id":{"rollout_id":"r"},"task":7}`, false, []string{"dict_type body.task", "extra_forbidden body.task_id"}},
 		{"only an episode id", `{"episode_id":{"rollout_id":"r"}}`, false, []string{"missing body.task"}},
 		{"only a task", `{"task":{}}`, false, []string{"missing body.episode_id", "missing body.task.task_id", "missing body.task.task_input"}},
 		{"a task that is none", `{"task":"t","_ng_task_index":1,"_ng_rollout_index":0}`, true, []string{"missing body.responses_create_params"}},

@@ -44,14 +44,14 @@ func TestRegisteredKinds(t *testing.T) {
 func FuzzKind(f *testing.F) {
 	for _, kind := range []string{
 		"", "a", "a_", "a1", "_a", "1a", "A", "aA", "a b", "a-b", "a:b", "a:", ":a", ":", "a::b", "a:b:c", "a:_b", "a:1", "a:b_1", "a\n", "a:b\n", "é", "a\x00", "cancelled",
-		"z:z", "a09_az:a09_az", "a/", "a`", "a{", "a:b{", strings.Repeat("a", 100), strings.Repeat("a", 101), strings.Repeat("a", 50) + ":" + strings.Repeat("b", 50),
+		"z:z", "a09_az:a09_az", "a/", "a`", "a{", "a:b{", strings.Repeat("a", failures.MaxReason), strings.Repeat("a", failures.MaxReason+1), strings.Repeat("a", 1000) + ":" + strings.Repeat("b", 1000),
 	} {
 		f.Add(kind)
 	}
 	form := regexp.MustCompile(`^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$`)
 	f.Fuzz(func(t *testing.T, text string) {
 		kind := failures.Kind(text)
-		wellFormed := form.MatchString(text) && len(text) <= 100
+		wellFormed := form.MatchString(text) && len(text) <= failures.MaxReason
 		if got, want := kind.WellFormed(), wellFormed; got != want {
 			t.Fatalf("WellFormed of %q is %v", text, got)
 		}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -31,9 +33,9 @@ type serverFlags struct {
 // protocolFlags say how episodes are driven. Limits that are not set are none.
 type protocolFlags struct {
 	EpisodeTimeout time.Duration `help:"Limit on calls 1 to 6 of one attempt (0: none)." default:"6h"`
-	SeedTimeout    time.Duration `help:"Limit on each of the two seeds." placeholder:"D"`
-	AgentTimeout   time.Duration `help:"Time that the agent has for its answer; then what there is of it is verified." placeholder:"D"`
-	VerifyTimeout  time.Duration `help:"Limit on verify." placeholder:"D"`
+	SeedTimeout    time.Duration `help:"Limit on each of the two seeds (default: none)." placeholder:"D"`
+	AgentTimeout   time.Duration `help:"Time that the agent has for its answer; then what there is of it is verified (default: none)." placeholder:"D"`
+	VerifyTimeout  time.Duration `help:"Limit on verify (default: none)." placeholder:"D"`
 	CleanupTimeout time.Duration `help:"Limit on each close, its repetitions included (0: 180s)." default:"180s"`
 	MaxAttempts    *int          `help:"How often a rollout is tried in all (default 3, or what NEMO_GYM_MAX_ROLLOUT_ATTEMPTS says)." placeholder:"N"`
 	RetryBackoff   time.Duration `help:"Longest wait before the second attempt; doubled for each further one, up to a minute." default:"1s"`
@@ -91,7 +93,7 @@ func logLimits(event *zerolog.Event, driver *episode.Driver, flags protocolFlags
 	return event.
 		Str("resources", config.Resources.URL).Str("resources_name", config.Resources.ServerName()).
 		Str("agent", config.Agent.URL).Str("agent_name", config.Agent.ServerName()).
-		Any("tool_transports", config.ToolTransports).
+		Str("tool_transports", transportsText(config.ToolTransports)).
 		Str("episode_timeout", orNone(config.EpisodeTimeout)).Str("seed_timeout", orNone(config.SeedTimeout)).
 		Str("agent_timeout", orNone(config.AgentTimeout)).Str("verify_timeout", orNone(config.VerifyTimeout)).
 		Str("cleanup_timeout", config.CleanupTimeout.String()).
@@ -99,6 +101,14 @@ func logLimits(event *zerolog.Event, driver *episode.Driver, flags protocolFlags
 		Int("resends", retry.DefaultResends).Str("resend_pause", retry.DefaultPause.String()).
 		Stringer("max_reply_bytes", flags.MaxReplyBytes).
 		Bool("token_capture", flags.TokenCapture).Bool("observability", flags.Observability)
+}
+
+func transportsText(transports []protocol.ToolTransport) string {
+	names := make([]string, len(transports))
+	for i, transport := range transports {
+		names[i] = string(transport)
+	}
+	return cmp.Or(strings.Join(names, ","), "none")
 }
 
 func orNone(limit time.Duration) string {

@@ -107,6 +107,7 @@ func (p program) dispatch() error {
 // The configuration file is known only once they are read, so that they are read
 // once more with it.
 func (p program) parse() (parsed *kong.Context, helped bool, err error) {
+	dropEmptySettings()
 	cli := &commands{}
 	if parsed, helped, err = p.parseWith(cli); err != nil || helped || cli.Config == "" {
 		return parsed, helped, err
@@ -115,14 +116,31 @@ func (p program) parse() (parsed *kong.Context, helped bool, err error) {
 	if err != nil {
 		return nil, false, usage("", "%w", err)
 	}
-	return p.parseWith(&commands{}, kong.Resolvers(settings))
+	parsed, helped, err = p.parseWith(&commands{}, kong.Resolvers(settings))
+	if err != nil { // without the file there was no mistake
+		return nil, false, usage("turn --help", "configuration %s: %w", cli.Config, err)
+	}
+	return parsed, helped, nil
 }
+
+// dropEmptySettings takes environment variables that are set to nothing, as templates
+// leave them, for ones that are not set.
+func dropEmptySettings() {
+	for _, setting := range os.Environ() {
+		if name, value, _ := strings.Cut(setting, "="); value == "" && strings.HasPrefix(name, variablePrefix+"_") {
+			_ = os.Unsetenv(name) // it fails only for a name that could not be set
+		}
+	}
+}
+
+// variablePrefix begins the name of each flag's environment variable.
+const variablePrefix = "TURN"
 
 func (p program) parseWith(cli *commands, options ...kong.Option) (parsed *kong.Context, helped bool, err error) {
 	parser, err := kong.New(cli, append([]kong.Option{
 		kong.Name("turn"),
-		kong.Description("Drive episodes of LLM reinforcement learning and evaluation.\n\nEach flag has an environment variable: TURN_ and its name, as TURN_CONCURRENCY."),
-		kong.DefaultEnvars("TURN"),
+		kong.Description("Drive episodes of LLM reinforcement learning and evaluation.\n\nEach flag has an environment variable: TURN_ and its name, as TURN_CONCURRENCY. A flag goes before its variable, and that before the file of --config."),
+		kong.DefaultEnvars(variablePrefix),
 		kong.Writers(p.Stdout, p.Stderr),
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

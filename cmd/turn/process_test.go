@@ -254,7 +254,7 @@ func TestServePrintsWhatIsSet(t *testing.T) {
 				"--name", "env", "--resources-name", "tools", "--agent-name", "harness", "--tool-transport", "mcp,direct_http",
 				"--concurrency", "2", "--queue-timeout", "7s", "--grace", "0s", "--legacy", "--compat", "main", "--max-reply-bytes", "2MiB",
 			}, map[string]any{
-				"name": "env", "resources_name": "tools", "agent_name": "harness", "tool_transports": []any{"mcp", "direct_http"},
+				"name": "env", "resources_name": "tools", "agent_name": "harness", "tool_transports": "mcp,direct_http",
 				"concurrency": 2.0, "queue_timeout": "7s", "grace": "0s", "legacy": true, "compat": "main", "max_reply_bytes": "2.0 MiB",
 			},
 		},

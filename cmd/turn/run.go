@@ -35,7 +35,7 @@ type runCommand struct {
 	Resume            bool          `help:"Go on where an earlier run of the same dataset ended." xor:"output"`
 	Overwrite         bool          `help:"Replace an earlier output." xor:"output"`
 	AllowPartial      bool          `help:"Exit with 0 also when rollouts failed or are missing."`
-	Grace             time.Duration `help:"How long running episodes may go on after SIGTERM." default:"60s"`
+	Grace             time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT." default:"60s"`
 	Quiet             bool          `help:"Show no progress and no summary."`
 	protocolFlags
 }

@@ -24,7 +24,7 @@ type serveCommand struct {
 	protocolFlags
 	Legacy bool          `help:"Take flat rows too, as single_agent_turn_legacy does."`
 	Compat string        `help:"NeMo Gym to be compatible with: ${enum}." enum:"0.7,main" default:"0.7"`
-	Grace  time.Duration `help:"How long running episodes may go on after SIGTERM." default:"60s"`
+	Grace  time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT." default:"60s"`
 }
 
 func (serveCommand) Help() string {
@@ -86,7 +86,11 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 
 // cannotListen is the error of an address that a flag gives.
 func cannotListen(flag string, err error) error {
-	return &exitError{status: exitFailed, err: fmt.Errorf("cannot listen: %w", err), hint: flag + " with a free address, such as 127.0.0.1:0"}
+	status := exitFailed
+	if address := new(net.AddrError); errors.As(err, &address) { // it could never be listened on
+		status = exitUsage
+	}
+	return &exitError{status: status, err: fmt.Errorf("cannot listen: %w", err), hint: flag + " with a free address, such as 127.0.0.1:0"}
 }
 
 // policy is that of /run. Collectors find captured model calls under the attempt

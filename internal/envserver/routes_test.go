@@ -79,7 +79,7 @@ func TestAggregateMetricsIsPassedThrough(t *testing.T) {
 		{"success", scripted.Action{Raw: new(`{"mean/reward": 1.0 , "n":18446744073709551616}`)}, 200, "application/json", `{"mean/reward": 1.0 , "n":18446744073709551616}`},
 		{"another success", scripted.Action{Status: 201, Raw: new("metrics"), ContentType: "text/plain; charset=utf-8"}, 201, "text/plain; charset=utf-8", "metrics"},
 		{"the last success", scripted.Action{Status: 299, Raw: new("{}")}, 299, "application/json", "{}"},
-		{"right behind the successes", scripted.Action{Status: 300, Raw: new("{}")}, 502, "application/json", `{"detail":"the resources server answered 300: Multiple Choices"}`},
+		{"right behind the successes", scripted.Action{Status: 300, Raw: new("{}")}, 502, "application/json", `{"detail":"resources server weather refused POST /aggregate_metrics with 300 Multiple Choices: Multiple Choices"}`},
 		{"the first refusal", scripted.Action{Status: 400, Raw: new("{}")}, 400, "application/json", "{}"},
 		{"the last refusal", scripted.Action{Status: 499, Raw: new("{}")}, 499, "application/json", "{}"},
 		{"422", scripted.Action{Status: 422, Raw: new(`{"detail":[{"loc":["body"]}]}`)}, 422, "application/json", `{"detail":[{"loc":["body"]}]}`},

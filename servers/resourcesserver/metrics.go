@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -35,7 +36,8 @@ func (s *Server) aggregateMetrics(_ http.ResponseWriter, r *http.Request) (rawjs
 // mean is the mean reward of the samples that are not masked. There is none
 // without a sample: 0 would be a score.
 type mean struct {
-	value float64
+	sum   float64
+	value float64 // which stays finite where the sum does not
 	count int
 }
 
@@ -45,7 +47,11 @@ func (m *mean) add(reward float64, masked bool) {
 	}
 	m.count++
 	n := float64(m.count)
-	m.value += reward/n - m.value/n // a sum of finite rewards may not be finite
+	m.sum += reward
+	m.value += reward/n - m.value/n
+	if !math.IsInf(m.sum, 0) && !math.IsNaN(m.sum) {
+		m.value = m.sum / n // this is exact for rewards of 0 and 1
+	}
 }
 
 func (m *mean) appendJSON(dst []byte) []byte {
