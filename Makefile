@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fuzz
+.PHONY: help build test lint fuzz full
 
 help: ## Show what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -13,6 +13,9 @@ test: ## Run the gate: formatting, vet, lint, build, all tests
 lint: ## Run vet and staticcheck
 	go vet ./...
 	go tool -modfile=tools/go.mod staticcheck ./...
+
+full: ## Run the tests of whole runs at full size: a million rows, hundreds of kills
+	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|InSeconds' ./cmd/turn
 
 FUZZTIME ?= 60s
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +28,8 @@ type Request struct {
 	// driver's default.
 	AgentTimeout time.Duration
 
+	// times are those of the attempt whose copy of the request this is.
+	times Times
 	// parsed is what TaskData and Params were found to be.
 	parsed parsed
 }
@@ -58,6 +59,7 @@ func (r *Request) Validate() error {
 // checked is a copy of the request whose bodies are parsed, if it is valid.
 func (r *Request) checked() (*Request, error) {
 	f, checked := &faults{}, *r
+	checked.times = Times{}
 	checkRolloutID(f, []string{"episode_id", "rollout_id"}, r.EpisodeID.RolloutID, nil)
 	if r.EpisodeID.Attempt < 0 {
 		f.add("greater_than_equal", []string{"episode_id", "attempt"}, nil, "Input should be greater than or equal to 0")
@@ -247,7 +249,7 @@ func mergeFlat(f *faults, path []string, object, fields rawjson.Object) rawjson.
 			continue
 		}
 		inside, there := named[member.Name]
-		if there && !sameJSON(inside, member.Value) {
+		if there && !rawjson.Same(inside, member.Value) {
 			f.add("value_error", path, nil, "Conflicting task field '%s' inside and outside task_data", member.Name)
 		}
 		if !there {
@@ -270,88 +272,6 @@ func (r *Request) InputBody() rawjson.Body {
 		})
 	}
 	return w.End()
-}
-
-// sameJSON reports whether two values are equal to a reader that does not look
-// at white space, the order of members or the spelling of numbers.
-func sameJSON(a, b []byte) bool {
-	return bytes.Equal(a, b) || sameValue(decode(a), decode(b))
-}
-
-func decode(value []byte) any {
-	d := json.NewDecoder(bytes.NewReader(spellLoneSurrogates(value)))
-	d.UseNumber()
-	var v any
-	_ = d.Decode(&v) // it has been found valid
-	return v
-}
-
-// escapes are a pair of surrogates, a lone one, and the beginning of any other
-// escape.
-var escapes = regexp.MustCompile(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]..|\\.`)
-
-// spellLoneSurrogates writes each lone surrogate of valid JSON as U+FFFF, which
-// stands for no character, and its digits: encoding/json would make them all one
-// and the same character.
-func spellLoneSurrogates(value []byte) []byte {
-	return escapes.ReplaceAllFunc(value, func(escape []byte) []byte {
-		if len(escape) != len(`\ud800`) {
-			return escape
-		}
-		return append([]byte(`\uffff`), bytes.ToLower(escape[2:])...)
-	})
-}
-
-func sameValue(a, b any) bool {
-	switch a := a.(type) {
-	case json.Number:
-		b, ok := b.(json.Number)
-		return ok && sameNumber(string(a), string(b))
-	case []any:
-		b, ok := b.([]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			if !sameValue(a[i], b[i]) {
-				return false
-			}
-		}
-		return true
-	case map[string]any:
-		b, ok := b.(map[string]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for name := range a {
-			if other, there := b[name]; !there || !sameValue(a[name], other) {
-				return false
-			}
-		}
-		return true
-	}
-	return a == b
-}
-
-// sameNumber compares two numbers as Python does: whole ones exactly, also with a
-// float, and floats as floats.
-func sameNumber(a, b string) bool {
-	wholeA, wholeB := !strings.ContainsAny(a, ".eE"), !strings.ContainsAny(b, ".eE")
-	switch {
-	case wholeA && wholeB:
-		return a == b || strings.Trim(a, "-") == "0" && strings.Trim(b, "-") == "0"
-	case wholeB:
-		a, b, wholeA = b, a, true
-	}
-	q, err := strconv.ParseFloat(b, 64)
-	if err != nil {
-		return false
-	}
-	if wholeA {
-		return q == math.Trunc(q) && sameNumber(a, strconv.FormatFloat(q, 'f', 0, 64))
-	}
-	p, err := strconv.ParseFloat(a, 64)
-	return err == nil && p == q
 }
 
 func readText(f *faults, path []string, value []byte) string {

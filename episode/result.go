@@ -26,6 +26,7 @@ type Reply struct {
 	TaskID    protocol.TaskID
 	Result    *Result
 	Failure   *failures.Failure
+	Times     Times // zero when the driver was another's
 }
 
 // Body is the reply of POST /run: both keys are there, one of them null
@@ -95,30 +96,42 @@ func readVerdict(body []byte) (result *Result, dropped []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	result = &Result{fields: make(rawjson.Object, 0, len(fields)+2)}
+	result, err = newResult(fields, func(name string) bool {
+		if collectorField(name) {
+			dropped = append(dropped, name)
+			return true
+		}
+		return name == observationsField // the agent's takes its place
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return result, dropped, nil
+}
+
+// newResult makes a result of those fields that are not left out. The error says
+// what is not as the contract has it.
+func newResult(fields rawjson.Object, leftOut func(name string) bool) (*Result, error) {
+	result := &Result{fields: make(rawjson.Object, 0, len(fields)+2)}
 	for _, name := range []string{"reward", "responses_create_params", "response"} {
 		value, there := fields.Get(name)
 		if !there {
-			return nil, nil, fmt.Errorf("it lacks %s", name)
+			return nil, fmt.Errorf("it lacks %s", name)
 		}
 		if name != "reward" && !rawjson.IsObject(value) {
-			return nil, nil, fmt.Errorf("%s: want an object, got %s", name, rawjson.Describe(value))
+			return nil, fmt.Errorf("%s: want an object, got %s", name, rawjson.Describe(value))
 		}
 	}
 	for _, field := range fields {
-		switch {
-		case field.Name == observationsField: // the agent's takes its place
-			continue
-		case collectorField(field.Name):
-			dropped = append(dropped, field.Name)
+		if leftOut(field.Name) {
 			continue
 		}
 		if err := result.take(&field); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		result.fields = append(result.fields, field)
 	}
-	return result, dropped, nil
+	return result, nil
 }
 
 // take reads the fields that have a meaning, and writes reward and mask_sample

@@ -36,6 +36,7 @@ func (d *Driver) Run(ctx context.Context, r *Request) (reply Reply) {
 	}
 	defer leave()
 
+	defer func() { reply.Times = r.times }()
 	if reply.Result, err = d.attempt(ctx, r); err != nil {
 		reply.Result, reply.Failure = nil, failures.Of(err, "")
 	}
@@ -72,7 +73,7 @@ func (d *Driver) attempt(ctx context.Context, r *Request) (result *Result, err e
 // answer is the agent's part: its session is open only within it.
 func (d *Driver) answer(ctx context.Context, r *Request, tools []protocol.ToolAccess, sandbox []byte, secrets *failures.Secrets) (answer answer, err error) {
 	agent := d.agent.Session(protocol.NewAgentSessionID(), r.EpisodeID, secrets)
-	defer func() { answer.Receipt, err = d.closeAgent(ctx, agent, answer, err) }() // call 5
+	defer func() { answer.Receipt, err = d.closeAgent(ctx, agent, r, answer, err) }() // call 5
 
 	if err := d.open(ctx, agent, r, tools, sandbox); err != nil { // call 3
 		return answer, err

@@ -16,6 +16,7 @@ import (
 )
 
 func (d *Driver) seed(ctx context.Context, resources *resourcesclient.Session, r *Request) (resourcesclient.Seeded, error) {
+	defer r.times.begin(failures.StageSeed)()
 	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
 	defer cancel()
 	return resources.Seed(ctx, r.TaskID, r.TaskData)
@@ -88,6 +89,7 @@ func addQuerySecrets(secrets *failures.Secrets, query string) {
 }
 
 func (d *Driver) open(ctx context.Context, agent *agentclient.Session, r *Request, tools []protocol.ToolAccess, sandbox []byte) error {
+	defer r.times.begin(failures.StageAgent)()
 	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
 	defer cancel()
 	return agent.Open(ctx, r.TaskID, tools, sandbox)
@@ -96,6 +98,7 @@ func (d *Driver) open(ctx context.Context, agent *agentclient.Session, r *Reques
 // respond has the agent answer. That its deadline passed is no failure: the
 // limit is returned instead of a response.
 func (d *Driver) respond(ctx context.Context, agent *agentclient.Session, r *Request) ([]byte, *failures.Limit, error) {
+	defer r.times.begin(failures.StageAgent)()
 	limit := &failures.Limit{Name: "agent timeout", After: r.AgentTimeout}
 	if limit.After == 0 {
 		limit.After = d.config.AgentTimeout
@@ -117,7 +120,8 @@ func (d *Driver) respond(ctx context.Context, agent *agentclient.Session, r *Req
 
 // closeAgent closes the agent's session and settles what the agent's part comes
 // to: failed is why it has no answer, nil when it has one or ran out of time.
-func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, answer answer, failed error) (agentclient.Receipt, error) {
+func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, r *Request, answer answer, failed error) (agentclient.Receipt, error) {
+	defer r.times.begin(failures.StageCleanup)()
 	ctx, cancel := d.cleanup(ctx)
 	defer cancel()
 	receipt, err := agent.Close(ctx)
@@ -144,6 +148,7 @@ func (d *Driver) verify(ctx context.Context, resources *resourcesclient.Session,
 	}
 	ctx, cancel := within(ctx, d.config.VerifyTimeout, &failures.Limit{Name: "verify timeout", After: d.config.VerifyTimeout})
 	defer cancel()
+	defer r.times.begin(failures.StageVerification)()
 	body, err := resources.Verify(ctx, verifyBody(r, answer.toVerify(r)))
 	if err != nil {
 		return nil, answer.fail(err)

@@ -25,6 +25,10 @@ type Failure struct {
 	Status     int           // HTTP status of the refusal, 0 when there was none
 	RetryAfter time.Duration // the refusal's Retry-After; 0 when there was none or it was nonsense
 
+	// Unsent says of a call that got no reply that its server knows nothing of it:
+	// not a byte of it was written to a connection.
+	Unsent bool
+
 	// PartialResponse is the agent's response when there is one, as it came.
 	PartialResponse json.RawMessage
 	// Observations, Trajectory and CleanupError are printed by

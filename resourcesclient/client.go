@@ -2,6 +2,7 @@ package resourcesclient
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"github.com/rs/zerolog"
@@ -94,6 +95,18 @@ func (c *Client) AggregateMetrics(ctx context.Context, body []byte) (httpcall.Re
 		Path: protocol.PathAggregateMetrics,
 		Rule: retry.Once, // nothing says that it is safe to repeat
 		Body: rawjson.Body{body},
+	})
+}
+
+// Metrics has the server compute the metrics of verify responses (POST
+// /aggregate_metrics). body is opened for each try; nothing holds it whole. It
+// returns the body of the reply; the error is a *[failures.Failure].
+func (c *Client) Metrics(ctx context.Context, body func() (io.ReadCloser, error)) ([]byte, error) {
+	return c.http.Post(ctx, httpcall.Call{
+		What: "POST " + protocol.PathAggregateMetrics,
+		Path: protocol.PathAggregateMetrics,
+		Rule: retry.Once, // nothing says that it is safe to repeat
+		Open: body,
 	})
 }
 

@@ -28,7 +28,7 @@ func main() {
 const (
 	exitFailed = 1 // could not go on
 	exitUsage  = 2 // usage or input
-	exitPartly = 3 // finished, with failed or missing rollouts
+	exitPartly = 3 // finished, with failed or missing rollouts, or nothing scored
 )
 
 // A program is one invocation.
@@ -43,10 +43,11 @@ type program struct {
 type commands struct {
 	Config string `help:"Read settings from a YAML file: the flags' names and their values." placeholder:"FILE"`
 
-	Serve   serveCommand   `cmd:"" help:"Be an environment server: answer POST /run."`
-	Run     runCommand     `cmd:"" help:"Run a dataset and write what came out."`
-	Demo    demoCommand    `cmd:"" help:"Serve an embedded task environment: a resources and an agent server."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Serve     serveCommand     `cmd:"" help:"Be an environment server: answer POST /run."`
+	Run       runCommand       `cmd:"" help:"Run a dataset and write what came out."`
+	Aggregate aggregateCommand `cmd:"" help:"Join the outputs of several runs, such as shards."`
+	Demo      demoCommand      `cmd:"" help:"Serve an embedded task environment: a resources and an agent server."`
+	Version   versionCommand   `cmd:"" help:"Print the version."`
 }
 
 // A command is what kong has found in the arguments.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -12,8 +13,16 @@ import (
 const beProgram = "TURN_TEST_BE_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if size, set := os.LookupEnv(beStub); set {
+		fmt.Fprintln(os.Stderr, serveStub(size))
+		os.Exit(1)
+	}
 	if os.Getenv(beProgram) != "" {
 		main()
+	}
+	// A program with the race detector sleeps for a second before it ends.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")); err != nil {
+		panic(err)
 	}
 	testscript.Main(m, map[string]func(){"turn": main})
 }
@@ -28,6 +37,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			return os.WriteFile(env.WorkDir+"/weather.jsonl", dataset, 0o644)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status},

@@ -54,7 +54,7 @@ func startWith(t *testing.T, stdin *os.File, args ...string) *process {
 func startProgram(t *testing.T, command *exec.Cmd) *process {
 	t.Helper()
 	p := &process{Cmd: command, lines: make(chan string, 1000)}
-	p.Env = append(os.Environ(), beProgram+"=1")
+	p.Env = append(append(os.Environ(), command.Env...), beProgram+"=1")
 	stderr, err := p.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -577,7 +577,7 @@ func TestARunThatWaitsForItsInputCanBeStopped(t *testing.T) {
 	defer func() { _ = errors.Join(waiting.Close(), never.Close()) }()
 	servers := scripted.New(t)
 	p := startWith(t, waiting, "run", "-", "-o", filepath.Join(t.TempDir(), "out.jsonl"), "--resources", servers.ResourcesURL, "--agent", servers.AgentURL)
-	p.awaitLog(t, "running")
+	p.awaitLog(t, readingStdin)
 	p.signal(t, syscall.SIGTERM)
 	if status := p.awaitExit(t); status.ExitStatus() != 143 {
 		t.Errorf("ended with %v, want 143", status)

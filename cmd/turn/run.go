@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/rs/zerolog"
 
@@ -25,18 +25,25 @@ type runCommand struct {
 	Dataset string `arg:"" help:"JSONL file with one task a line; .gz is unzipped, - is the standard input."`
 	Output  string `short:"o" help:"Rollouts file to write; the others are named after it." placeholder:"OUT.jsonl"`
 	serverFlags
-	Embedded          string        `help:"Run against an embedded environment instead of --resources and --agent: weather." placeholder:"NAME"`
-	Concurrency       int           `help:"How many episodes are in flight." default:"64"`
-	Repeats           int           `help:"Rollouts of each row." default:"1"`
-	Limit             int           `help:"Read only the first N rows (default: all)." placeholder:"N"`
-	Taskset           string        `help:"Taskset of flat rows (default: their task_source, or the dataset's name)." placeholder:"NAME"`
-	Param             []param       `help:"Set a field of responses_create_params in every row." placeholder:"NAME=JSON" sep:"none"`
-	AllowDuplicateIDs bool          `name:"allow-duplicate-ids" help:"Let two different rows have one task id."`
-	Resume            bool          `help:"Go on where an earlier run of the same dataset ended." xor:"output"`
-	Overwrite         bool          `help:"Replace an earlier output." xor:"output"`
-	AllowPartial      bool          `help:"Exit with 0 also when rollouts failed or are missing."`
-	Grace             time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT." default:"60s"`
-	Quiet             bool          `help:"Show no progress and no summary."`
+	environmentFlags
+	Embedded            string        `help:"Run against an embedded environment instead of --resources and --agent: weather." placeholder:"NAME"`
+	Concurrency         int           `help:"How many episodes are in flight." default:"64"`
+	Repeats             int           `help:"Rollouts of each row." default:"1"`
+	Limit               int           `help:"Read only the first N rows (default: all)." placeholder:"N"`
+	Shard               string        `help:"Run part i of n of the tasks, into OUT.shard-i-of-n.jsonl: i/n, auto in a Slurm job array, auto/n in a Kubernetes Indexed Job." placeholder:"i/n"`
+	Taskset             string        `help:"Taskset of flat rows (default: their task_source, or the dataset's name)." placeholder:"NAME"`
+	Param               []param       `help:"Set a field of responses_create_params in every row." placeholder:"NAME=JSON" sep:"none"`
+	AllowDuplicateIDs   bool          `name:"allow-duplicate-ids" help:"Let two different rows have one task id."`
+	Resume              bool          `help:"Go on where an earlier run of the same dataset ended." xor:"output"`
+	Overwrite           bool          `help:"Replace an earlier output." xor:"output"`
+	RetryTerminal       bool          `help:"With --resume: try those once more whose failure was terminal."`
+	AllowPartial        bool          `help:"Exit with 0 also when rollouts failed or are missing, or nothing is scored."`
+	CountFailuresAsZero bool          `help:"Score a failed rollout with 0 instead of leaving it out."`
+	Budget              time.Duration `help:"Time that the run has: what is in flight at its end is cancelled (default: no limit)." placeholder:"D"`
+	DrainMargin         time.Duration `help:"How long before the end of --budget no episode begins any more (default: as long as 3 of 4 episodes took, once 5 have ended)." placeholder:"D"`
+	Grace               time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT." default:"60s"`
+	JSON                bool          `name:"json" help:"Write what happens to the standard output, one JSON object a line."`
+	Quiet               bool          `help:"Show no progress and no summary."`
 	protocolFlags
 }
 
@@ -45,10 +52,14 @@ func (runCommand) Help() string {
 
     turn run testdata/weather.jsonl --embedded weather -o out/rollouts.jsonl
 
-Results are written to OUT.jsonl, failed attempts to OUT_failures.jsonl, and what was owed to OUT_materialized_inputs.jsonl.
+Results are written to OUT.jsonl, failed attempts to OUT_failures.jsonl, what was owed to OUT_materialized_inputs.jsonl, and metrics of all results to OUT_aggregate_metrics.json.
 
-Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 finished, but with failed or missing rollouts; 130 or 143 interrupted. On SIGINT or SIGTERM no new episode starts, running ones get --grace and are then cancelled, their sessions are closed; a second signal ends it at once.`
+A rollout that fails is tried again behind all others, --max-attempts times in all. An environment server may try again by itself: give it --max-attempts 1, or the run, so that one of them does.
+
+Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 finished, but with failed or missing rollouts, or with nothing scored; 129, 130 or 143 interrupted. On SIGINT, SIGTERM or SIGHUP no new episode starts, running ones get --grace and are then cancelled, their sessions are closed; a second signal ends it at once. SIGUSR1 prints how it stands.`
 }
+
+const readingStdin = "reading the dataset from the standard input"
 
 const runHint = "turn run --help"
 
@@ -69,48 +80,113 @@ func (p *param) UnmarshalText(text []byte) error {
 }
 
 func (c *runCommand) run(ctx context.Context, p program) error {
-	if err := c.check(); err != nil {
-		return err
-	}
+	began := time.Now()
 	policy, err := c.policy()
 	if err != nil {
 		return usage(runHint, "%w", err)
 	}
+	shard, err := c.shard()
+	if err != nil {
+		return usage(runHint, "%w", err)
+	}
+	c.Output = shard.Output(c.Output)
+	if err := c.check(); err != nil {
+		return err
+	}
 	meter, screen := c.progress(p.Stderr)
 	logger := newLogger(p.Stderr, screen)
-	if c.Embedded != "" {
-		e, err := serveEmbedded(c.Embedded, "127.0.0.1:0", "127.0.0.1:0", logger)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = e.close() }() // its sessions end with this process
-		c.drive(e)
-	}
-	driver, err := newDriver(driverConfig(c.serverFlags, c.protocolFlags, logger), runHint)
+	target, err := c.target(logger)
 	if err != nil {
 		return err
 	}
-	defer driver.Close()
+	defer target.release()
 
 	signalled, stop := untilSignal(ctx)
 	defer stop()
-	ctx, cancel := c.untilGrace(ctx, signalled, driver, logger)
+	ctx, cancel := c.untilGrace(ctx, signalled, logger)
 	defer cancel()
+	config := c.config(target, policy, logger)
+	config.Shard, config.Budget = shard, c.budget(began)
+	config.Drain, config.Stdin = signalled.Done(), untilStopped(signalled, p.Stdin)
+	observers, events := c.observers(meter, p.Stdout)
+	config.Observer = observers
 	if !c.Quiet {
-		c.logStart(logger, driver, policy)
-		screen.Start()
+		config.Observer = append(observers, beginning{func(owed collect.Owed) { c.logStart(logger, target, policy, shard, owed) }})
+		if c.Dataset == "-" {
+			logger.Info().Msg(readingStdin)
+		}
 	}
-	config := c.config(driver, policy, logger)
-	config.Observer, config.Stdin = meter, untilStopped(signalled, p.Stdin)
+	defer whenAsked(screen)()
+	c.start(screen, events)
 	summary, err := collect.Run(ctx, config)
 	screen.Stop()
 	if err != nil && !errors.Is(err, collect.ErrStopped) {
-		return c.explain(err)
+		return c.explain(err, summary)
 	}
+	report := progress.Report{Summary: summary, Files: collect.FilesOf(c.Output), Next: next(summary)}
 	if !c.Quiet && err == nil {
-		printSummary(p.Stderr, summary, c.Output)
+		_ = report.WriteText(p.Stderr) // nobody could be told
+	}
+	if events != nil {
+		events.Summary(report)
+		if err := events.Err(); err != nil {
+			return fmt.Errorf("--json: %w", err)
+		}
 	}
 	return c.status(context.Cause(signalled), summary)
+}
+
+// shard is the part of the dataset that the flag names.
+func (c *runCommand) shard() (collect.Shard, error) {
+	if c.Shard == "" {
+		return collect.Shard{}, nil
+	}
+	return collect.ParseShard(c.Shard, os.Getenv)
+}
+
+func (c *runCommand) budget(began time.Time) collect.Budget {
+	if c.Budget == 0 {
+		return collect.Budget{}
+	}
+	return collect.Budget{Deadline: began.Add(c.Budget), Margin: c.DrainMargin}
+}
+
+// observers are told of what happens: the meter, and the events where they are
+// wanted.
+func (c *runCommand) observers(meter *progress.Meter, stdout io.Writer) (progress.Observers, *progress.Events) {
+	if !c.JSON {
+		return progress.Observers{meter}, nil
+	}
+	events := progress.NewEvents(meter, stdout)
+	return progress.Observers{meter, events}, events
+}
+
+// start shows how the run stands every now and then, to whoever wants to know.
+func (c *runCommand) start(screen *progress.Screen, events *progress.Events) {
+	if events != nil {
+		screen.Every(eventInterval, events.Progress)
+	}
+	if !c.Quiet {
+		screen.Start()
+	}
+}
+
+// eventInterval is how often a progress event is written.
+const eventInterval = 10 * time.Second
+
+// next says what can be done about rollouts that have no result.
+func next(s *collect.Summary) []string {
+	var next []string
+	if s.Missing() > 0 {
+		next = append(next, fmt.Sprintf("the same command with --resume runs the %d that are missing", s.Missing()))
+	}
+	if retryable := s.Failed - s.FailedForGood; retryable > 0 {
+		next = append(next, fmt.Sprintf("with --resume and a higher --max-attempts, the %d that did not fail for good are tried again", retryable))
+	}
+	if s.FailedForGood > 0 {
+		next = append(next, fmt.Sprintf("once their cause is mended, --resume --retry-terminal tries the %d that failed for good once more", s.FailedForGood))
+	}
+	return next
 }
 
 // policy is the redispatch policy that the flags and Gym's environment make.
@@ -122,19 +198,21 @@ func (c *runCommand) policy() (retry.Policy, error) {
 	return c.protocolFlags.policy(attempts)
 }
 
-func (c *runCommand) config(driver *episode.Driver, policy retry.Policy, logger zerolog.Logger) collect.Config {
+func (c *runCommand) config(target *runTarget, policy retry.Policy, logger zerolog.Logger) collect.Config {
 	return collect.Config{
 		Dataset:           c.Dataset,
 		Output:            c.Output,
 		Overwrite:         c.Overwrite,
 		Resume:            c.Resume,
-		Name:              c.Name,
+		RetryTerminal:     c.RetryTerminal,
 		Taskset:           c.Taskset,
 		Limit:             c.Limit,
 		Repeats:           c.Repeats,
 		Params:            c.params(),
 		AllowDuplicateIDs: c.AllowDuplicateIDs,
-		Driver:            driver,
+		FailuresAsZero:    c.CountFailuresAsZero,
+		Target:            target,
+		Agent:             target.agent,
 		Concurrency:       c.Concurrency,
 		Policy:            policy,
 		Note:              func(text string) { logger.Warn().Msg(text) },
@@ -143,10 +221,9 @@ func (c *runCommand) config(driver *episode.Driver, policy retry.Policy, logger 
 
 // untilGrace is the context of the episodes: a signal lets none begin any more, and
 // ends those under way when the grace is over.
-func (c *runCommand) untilGrace(ctx, signalled context.Context, driver *episode.Driver, logger zerolog.Logger) (context.Context, context.CancelFunc) {
+func (c *runCommand) untilGrace(ctx, signalled context.Context, logger zerolog.Logger) (context.Context, context.CancelFunc) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(signalled, func() {
-		driver.Drain()
 		logger.Warn().Str("grace", c.Grace.String()).Msg("stopping: no new episode starts; a second signal ends at once")
 		timer := time.NewTimer(c.Grace)
 		defer timer.Stop()
@@ -163,9 +240,24 @@ func (c *runCommand) untilGrace(ctx, signalled context.Context, driver *episode.
 }
 
 // logStart says every limit that is in force.
-func (c *runCommand) logStart(logger zerolog.Logger, driver *episode.Driver, policy retry.Policy) {
-	event := logger.Info().Str("dataset", c.Dataset).Int("concurrency", c.Concurrency).Str("grace", c.Grace.String())
-	logLimits(event, driver, c.protocolFlags, policy).Msg("running")
+func (c *runCommand) logStart(logger zerolog.Logger, target *runTarget, policy retry.Policy, shard collect.Shard, owed collect.Owed) {
+	event := logger.Info().Str("dataset", c.Dataset).Int("rollouts", owed.Rollouts).Int("tasks", owed.Tasks)
+	if c.Resume {
+		event.Int("done_before", owed.Done).Int("failed_before", owed.Tried)
+	}
+	event.Int("concurrency", c.Concurrency).Str("grace", c.Grace.String()).Str("budget", orNone(c.Budget))
+	if !shard.IsWhole() {
+		event.Int("shard", shard.Part).Int("shards", shard.Of)
+	}
+	if target.limits != nil {
+		logLimits(event, target.limits, c.protocolFlags, policy).Msg("running")
+		return
+	}
+	event.Stringer("max_reply_bytes", c.MaxReplyBytes)
+	for _, route := range c.Environment {
+		event.Str("environment_"+cmp.Or(route.taskset, c.Name), route.url)
+	}
+	event.Int("max_attempts", policy.Attempts()).Str("retry_backoff", policy.Backoff.String()).Msg("running")
 }
 
 // check reports flags that do not go together.
@@ -175,39 +267,28 @@ func (c *runCommand) check() error {
 		return usage(runHint, "run needs -o OUT.jsonl")
 	case !strings.HasSuffix(c.Output, ".jsonl"):
 		return usage(runHint, "the output %s should end in .jsonl: the other files are named after it", c.Output)
-	case c.Embedded != "" && (c.Resources != "" || c.Agent != ""):
-		return usage(runHint, "--embedded brings servers of its own: leave out --resources and --agent")
-	case c.Embedded == "" && (c.Resources == "" || c.Agent == ""):
-		return usage(runHint, "run needs --resources URL and --agent URL, or --embedded NAME")
 	case c.Concurrency < 1:
 		return usage(runHint, "--concurrency must be at least 1")
 	case c.Repeats < 1:
 		return usage(runHint, "--repeats must be at least 1")
 	case c.Limit < 0:
 		return usage(runHint, "--limit must not be negative")
-	case c.Grace < 0:
-		return usage(runHint, "--grace must not be negative")
+	case c.Grace < 0 || c.Budget < 0 || c.DrainMargin < 0:
+		return usage(runHint, "--grace, --budget and --drain-margin must not be negative")
+	case c.DrainMargin > 0 && c.Budget == 0:
+		return usage(runHint, "--drain-margin is the end of a --budget: give that too")
+	case c.RetryTerminal && !c.Resume:
+		return usage(runHint, "--retry-terminal is for failures of an earlier run: it needs --resume")
+	}
+	if err := c.checkTarget(); err != nil {
+		return err
 	}
 	if c.Dataset != "-" {
 		if _, err := os.Stat(c.Dataset); err != nil {
 			return usage(runHint, "no dataset: %w", err)
 		}
 	}
-	if !c.Resume && !c.Overwrite {
-		if err := collect.FilesOf(c.Output).CheckFree(); err != nil {
-			return c.explain(err)
-		}
-	}
 	return nil
-}
-
-// drive points the flags at an embedded environment.
-func (c *runCommand) drive(e *embedded) {
-	c.Resources, c.Agent = e.resourcesURL(), e.agentURL()
-	c.ResourcesName, c.AgentName = e.environment.ResourcesName, e.environment.AgentName
-	if len(c.ToolTransport) == 0 {
-		c.ToolTransport = e.environment.ToolTransports
-	}
 }
 
 func (c *runCommand) params() []collect.Param {
@@ -242,7 +323,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // progress makes the meter of the run and the screen that shows it.
 func (c *runCommand) progress(w io.Writer) (*progress.Meter, *progress.Screen) {
-	meter := &progress.Meter{}
+	meter := &progress.Meter{FailuresAsZero: c.CountFailuresAsZero}
 	if file, ok := w.(*os.File); ok && isTerminal(w) {
 		return meter, progress.NewLiveScreen(meter, w, int(file.Fd()))
 	}
@@ -250,94 +331,63 @@ func (c *runCommand) progress(w io.Writer) (*progress.Meter, *progress.Screen) {
 }
 
 // explain gives an error of the run its exit status and says what to try.
-func (c *runCommand) explain(err error) error {
+func (c *runCommand) explain(err error, summary *collect.Summary) error {
 	var (
 		input   *collect.InputError
 		exists  *collect.ExistsError
 		changed *collect.ChangedError
+		owned   *collect.OwnedError
 		output  *collect.OutputError
 	)
 	switch {
 	case errors.As(err, &input):
-		return &exitError{status: exitUsage, err: err}
+		return &exitError{status: exitUsage, err: err, hint: c.hintOnInput(input.File)}
 	case errors.As(err, &exists):
 		return usage("--resume to go on where it ended, --overwrite to replace it, or another -o", "%w", err)
+	case errors.As(err, &owned):
+		return &exitError{status: exitFailed, err: err, hint: "wait until it has ended, or another -o"}
 	case errors.As(err, &changed):
 		return usage("--overwrite to begin anew, or another -o", "%w", err)
+	case errors.As(err, &output) && summary.Attempts == 0:
+		return &exitError{status: exitFailed, err: err, hint: "mend that, or another -o"}
 	case errors.As(err, &output):
 		return &exitError{status: exitFailed, err: err, hint: "mend that, then the same command with --resume: what was written is kept"}
 	}
 	return err
 }
 
+// hintOnInput says what to try when a file is not what it should be.
+func (c *runCommand) hintOnInput(file string) string {
+	if files := collect.FilesOf(c.Output); file == files.Rollouts || file == files.Failures || file == files.Inputs {
+		return "mend or remove that line, or --overwrite to begin anew"
+	}
+	return ""
+}
+
+// beginning is told when a run has read its dataset and its first attempt is about
+// to begin.
+type beginning struct{ told func(collect.Owed) }
+
+func (b beginning) Prepared(owed collect.Owed)           { b.told(owed) }
+func (beginning) Settled(float64, bool, bool)            {}
+func (beginning) Began(collect.Rollout, bool)            {}
+func (beginning) Ended(collect.Rollout, episode.Attempt) {}
+
 // status is the exit status of a run that came to its end.
-func (c *runCommand) status(stopped error, summary collect.Summary) error {
+func (c *runCommand) status(stopped error, summary *collect.Summary) error {
 	var signal stopSignal
 	if errors.As(stopped, &signal) {
 		return &exitError{status: signal.status()}
 	}
-	if !c.AllowPartial && (summary.Failed > 0 || summary.Missing() > 0) {
+	return partly(summary, summary.Complete(), c.AllowPartial)
+}
+
+// partly is the exit status of what lacks results, or has none to score: whatever
+// goes by it must not go on without any data.
+func partly(summary *collect.Summary, complete, allowed bool) error {
+	nothing := summary.Owed.Rollouts > 0 && summary.Scored() == 0
+	if (nothing || !complete) && !allowed {
 		return &exitError{status: exitPartly}
 	}
 	return nil
-}
-
-func printSummary(w io.Writer, s collect.Summary, output string) {
-	files := collect.FilesOf(output)
-	line := func(name, format string, args ...any) {
-		_, _ = fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	line("done", "%d of %d rollouts (%d masked, %d failed, %d missing), in %d attempts", s.Done, s.Owed, s.Masked, s.Failed, s.Missing(), s.Attempts)
-	for _, f := range s.Failures() {
-		line("failed", "%d in %s%s, such as: %s", f.Count, f.Stage, inBrackets(string(f.Kind)), onOneLine(f.Example))
-	}
-	if s.TimedOut > 0 {
-		line("timed out", "%d agents; what there was of their answers was verified", s.TimedOut)
-	}
-	if mean, ok := s.Mean(); ok {
-		line("reward", "mean %.3f over %d results that are not masked", mean, s.Scored())
-	} else {
-		line("reward", "none: there is no result that is not masked")
-	}
-	if s.Attempts > 0 {
-		line("time", "p50 %s, p90 %s, p99 %s an episode", rounded(s.Quantile(0.5)), rounded(s.Quantile(0.9)), rounded(s.Quantile(0.99)))
-	}
-	line("results", "%s", files.Rollouts)
-	if s.Failed > 0 {
-		line("failures", "%s", files.Failures)
-	}
-	if s.Missing() > 0 {
-		line("next", "the same command with --resume runs the %d that are missing", s.Missing())
-	}
-	if retryable := s.Failed - s.FailedForGood; retryable > 0 {
-		line("next", "with --resume and a higher --max-attempts, the %d that did not fail for good are tried again", retryable)
-	}
-}
-
-// onOneLine is a server's words as a terminal may be given them.
-func onOneLine(words string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, words)
-}
-
-func inBrackets(text string) string {
-	if text == "" {
-		return ""
-	}
-	return " (" + text + ")"
-}
-
-// rounded is a duration in three digits or so.
-func rounded(d time.Duration) time.Duration {
-	switch {
-	case d < 10*time.Millisecond:
-		return d.Round(10 * time.Microsecond)
-	case d < 10*time.Second:
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(time.Second)
 }

@@ -2,12 +2,10 @@ package collect_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -37,8 +35,8 @@ func newBench(t *testing.T, dataset string) *bench {
 	t.Helper()
 	servers := scripted.New(t)
 	driver, err := episode.NewDriver(episode.Config{
-		Resources: resourcesclient.Config{URL: servers.ResourcesURL},
-		Agent:     agentclient.Config{URL: servers.AgentURL},
+		Resources: resourcesclient.Config{URL: servers.ResourcesURL, Resend: retry.Resend{Pause: time.Millisecond}},
+		Agent:     agentclient.Config{URL: servers.AgentURL, Resend: retry.Resend{Pause: time.Millisecond}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,8 +46,7 @@ func newBench(t *testing.T, dataset string) *bench {
 	b := &bench{servers, dir, collect.Config{
 		Dataset:     filepath.Join(dir, "tasks.jsonl"),
 		Output:      filepath.Join(dir, "out", "rollouts.jsonl"),
-		Name:        "env",
-		Driver:      driver,
+		Target:      collect.Servers{Driver: driver, Name: "env"},
 		Concurrency: 8,
 		Policy:      retry.Policy{Backoff: time.Millisecond},
 	}}
@@ -64,7 +61,7 @@ func (b *bench) write(t *testing.T, dataset string) {
 	}
 }
 
-func (b *bench) run(t *testing.T) collect.Summary {
+func (b *bench) run(t *testing.T) *collect.Summary {
 	t.Helper()
 	summary, err := collect.Run(t.Context(), b.config)
 	if err != nil {
@@ -80,8 +77,14 @@ type line struct {
 	RolloutIndex int64             `json:"_ng_rollout_index"`
 	AttemptIndex int64             `json:"_ng_attempt_index"`
 	TaskID       map[string]string `json:"_ng_task_id"`
+	Server       string            `json:"_ng_environment_server"`
 	Terminal     bool              `json:"_ng_failure_terminal"`
 	Reason       string            `json:"failure_reason"`
+	Message      string            `json:"_ng_failure_message"`
+	Kind         string            `json:"failure_kind"`
+	Stage        *string           `json:"_ng_failure_stage"`
+	Delivery     string            `json:"_ng_failure_delivery"`
+	Partial      json.RawMessage   `json:"_ng_failure_partial_response"`
 	Input        struct {
 		Params json.RawMessage `json:"responses_create_params"`
 		Data   json.RawMessage `json:"task_data"`
@@ -171,7 +174,7 @@ func TestARunWritesWhatCameOut(t *testing.T) {
 	b := newBench(t, `{"responses_create_params":{"input":"hi <b>"},"answer":1.0}`+"\n")
 	b.Play(scripted.Script{scripted.Verify: {{Raw: text(`{"responses_create_params":"{{params}}","response":{"output":[]},"reward":0.50,"_ng_mine":1}`)}}})
 	summary := b.run(t)
-	if mean, ok := summary.Mean(); summary.Owed != 1 || summary.Done != 1 || !ok || mean != 0.5 {
+	if mean, ok := summary.Mean(); summary.Owed.Rollouts != 1 || summary.Done != 1 || !ok || mean.Value != 0.5 {
 		t.Errorf("summary %+v", summary)
 	}
 	for path, want := range map[string]string{
@@ -268,57 +271,6 @@ func TestIdentityOfRows(t *testing.T) {
 	}
 }
 
-// Whatever the lines look like in the file, the records are those of a clean copy.
-func TestLinesOfEveryShapeAreRead(t *testing.T) {
-	clean := newBench(t, flat(3))
-	clean.run(t)
-	want, err := os.ReadFile(collect.FilesOf(clean.config.Output).Inputs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := strings.Split(strings.TrimSpace(flat(3)), "\n")
-	var zipped bytes.Buffer
-	z := gzip.NewWriter(&zipped)
-	_, _ = z.Write([]byte(flat(3)))
-	_ = z.Close()
-	for name, test := range map[string]struct{ file, text string }{
-		"byte order mark, CRLF, blank lines, no last end": {"tasks.jsonl", "\uFEFF" + rows[0] + "\r\n\r\n  \n" + rows[1] + "\r\n" + rows[2]},
-		"gzip":               {"tasks.jsonl.gz", zipped.String()},
-		"the standard input": {"-", flat(3)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t, "")
-			b.config.Taskset = "tasks"
-			if test.file == "-" {
-				b.config.Dataset, b.config.Stdin = "-", strings.NewReader(test.text)
-			} else {
-				b.config.Dataset = filepath.Join(b.dir, test.file)
-				b.write(t, test.text)
-			}
-			b.run(t)
-			got, err := os.ReadFile(collect.FilesOf(b.config.Output).Inputs)
-			if err != nil || string(got) != string(want) {
-				t.Errorf("owed\n%s%v\nwant\n%s", got, err, want)
-			}
-		})
-	}
-}
-
-func TestLongLinesAreReadWhole(t *testing.T) {
-	row := func(n int) string {
-		return `{"responses_create_params":{"input":"` + strings.Repeat("x", n) + `"}}` + "\n"
-	}
-	b := newBench(t, row(70_000)+row(20_000_000)+row(100))
-	b.run(t)
-	var sizes []int
-	for _, l := range b.inputs(t) {
-		sizes = append(sizes, len(l.Input.Params))
-	}
-	if diff := cmp.Diff([]int{70_000 + 12, 20_000_000 + 12, 112}, sizes); diff != "" {
-		t.Errorf("sizes (-want +got):\n%s", diff)
-	}
-}
-
 // A fault of the dataset stops the run before any episode, with file and line, and
 // leaves nothing behind.
 func TestADatasetWithAFault(t *testing.T) {
@@ -360,15 +312,35 @@ func TestADatasetWithAFault(t *testing.T) {
 }
 
 func TestADatasetIsNotWrittenOver(t *testing.T) {
-	b := newBench(t, flat(2))
-	b.config.Output, b.config.Overwrite = b.config.Dataset, true
-	_, err := collect.Run(t.Context(), b.config)
-	var input *collect.InputError
-	if !errors.As(err, &input) || !strings.Contains(err.Error(), "its own dataset") {
-		t.Errorf("got %v, want a refusal", err)
-	}
-	if text, _ := os.ReadFile(b.config.Dataset); string(text) != flat(2) {
-		t.Errorf("the dataset holds %q", text)
+	for _, resume := range []bool{false, true} {
+		for name, output := range map[string]string{
+			"tasks.jsonl":                          "tasks.jsonl",
+			"out_failures.jsonl":                   "out.jsonl",
+			"out_materialized_inputs.jsonl":        "out.jsonl",
+			"out_aggregate_metrics.json":           "out.jsonl",
+			"a link to out_materialized_inputs.gz": "out.jsonl",
+		} {
+			b := onStage(t, "", atOnce(nil))
+			b.config.Dataset = filepath.Join(b.dir, name)
+			if strings.HasPrefix(name, "a link") {
+				inputs := filepath.Join(b.dir, "out_materialized_inputs.jsonl")
+				b.config.Dataset = filepath.Join(b.dir, "linked.jsonl")
+				if err := errors.Join(os.WriteFile(inputs, nil, 0o644), os.Symlink(inputs, b.config.Dataset)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.write(t, flat(2))
+			b.config.Output = filepath.Join(b.dir, output)
+			b.config.Overwrite, b.config.Resume = !resume, resume
+			err := b.refused(t)
+			var input *collect.InputError
+			if !errors.As(err, &input) || !strings.Contains(err.Error(), "its own dataset") {
+				t.Errorf("%s for %s: got %v, want a refusal", name, output, err)
+			}
+			if text := read(t, b.config.Dataset); text != flat(2) {
+				t.Errorf("%s holds %q", name, text)
+			}
+		}
 	}
 }
 
@@ -407,10 +379,9 @@ type stopper struct {
 	stop func()
 }
 
-func (s *stopper) Prepared(int)                {}
-func (s *stopper) Began()                      {}
-func (s *stopper) Ended(episode.Attempt)       {}
-func (s *stopper) Attempted(a episode.Attempt) { s.stop() }
+func (s *stopper) Prepared(collect.Owed)                  {}
+func (s *stopper) Began(collect.Rollout, bool)            {}
+func (s *stopper) Ended(collect.Rollout, episode.Attempt) { s.stop() }
 
 // What one run owed may be another's dataset, repeats and all.
 func TestMaterialisedInputsAreADataset(t *testing.T) {
@@ -553,26 +524,6 @@ func TestAnEarlierOutputIsNotOverwritten(t *testing.T) {
 	}
 }
 
-// Masked and failed samples are no zeros.
-func TestTheMeanIsOverWhatWasScored(t *testing.T) {
-	b := newBench(t, flat(5))
-	b.config.Concurrency = 1
-	verdict := func(reward, mask string) scripted.Action {
-		return scripted.Action{Raw: text(`{"responses_create_params":{},"response":{},"reward":` + reward + `,"mask_sample":` + mask + `}`)}
-	}
-	b.Play(scripted.Script{scripted.Verify: {verdict("1", "false"), verdict("1.0", "false"), verdict("0", "false"), verdict("0", "true"), {Status: 422}}})
-	summary := b.run(t)
-	mean, ok := summary.Mean()
-	if !ok || mean != 2.0/3 || summary.Scored() != 3 || summary.Masked != 1 || summary.Failed != 1 || summary.Owed != 5 {
-		t.Errorf("mean %v over %d, summary %+v; want 2/3 over 3, 1 masked, 1 failed of 5", mean, summary.Scored(), summary)
-	}
-	b = newBench(t, flat(1))
-	b.Play(scripted.Script{scripted.Verify: {verdict("0", "true")}})
-	if mean, ok := b.run(t).Mean(); ok {
-		t.Errorf("all are masked, and yet there is a mean of %v", mean)
-	}
-}
-
 // A run that is stopped leaves no line of what it cut short, closes what it opened,
 // and its resumption runs exactly the rest.
 func TestAStoppedRunIsResumed(t *testing.T) {
@@ -604,36 +555,6 @@ func TestAStoppedRunIsResumed(t *testing.T) {
 	}
 }
 
-// The last line of a file may end at any byte: what is half is cut away and run
-// again, what is whole is kept.
-func TestAnOutputThatEndsWithinItsLastLine(t *testing.T) {
-	b := newBench(t, flat(2))
-	b.config.Concurrency = 1
-	b.Play(scripted.Script{scripted.Responses: {{Raw: text(`{"output":[]}`)}}}) // short lines
-	b.run(t)
-	b.config.Resume = true
-	full, err := os.ReadFile(b.config.Output)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := bytes.IndexByte(full, '\n') + 1
-	for end := first; end <= len(full); end++ {
-		if err := os.WriteFile(b.config.Output, full[:end], 0o644); err != nil {
-			t.Fatal(err)
-		}
-		again := 1
-		if end >= len(full)-1 {
-			again = 0 // the line is whole, with its end or without
-		}
-		if summary := b.run(t); summary.Done != 2 || summary.Attempts != again {
-			t.Fatalf("cut at %d of %d: %d done in %d attempts, want 2 in %d", end, len(full), summary.Done, summary.Attempts, again)
-		}
-		if diff := cmp.Diff([]string{"0-0", "1-0"}, pairs(b.results(t))); diff != "" {
-			t.Fatalf("cut at %d: results (-want +got):\n%s", end, diff)
-		}
-	}
-}
-
 // A resumption that asks for less would forget what the rest was of.
 func TestAResumptionThatAsksForLess(t *testing.T) {
 	b := newBench(t, flat(3))
@@ -655,29 +576,6 @@ func TestAResumptionThatAsksForLess(t *testing.T) {
 	}
 	if diff := cmp.Diff(pairs(inputs), pairs(b.inputs(t))); diff != "" {
 		t.Errorf("what is owed has changed (-before +after):\n%s", diff)
-	}
-}
-
-func TestABrokenLineInTheMiddleStopsAResumption(t *testing.T) {
-	b := newBench(t, flat(3))
-	b.run(t)
-	b.config.Resume = true
-	full, err := os.ReadFile(b.config.Output)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bytes.SplitAfter(full, []byte("\n"))
-	broken := bytes.Join([][]byte{lines[0], []byte("{\"half\":\n"), lines[2]}, nil)
-	if err := os.WriteFile(b.config.Output, broken, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	_, err = collect.Run(t.Context(), b.config)
-	var input *collect.InputError
-	if !errors.As(err, &input) || input.Line != 2 || input.File != b.config.Output {
-		t.Errorf("got %v, want line 2 of the output", err)
-	}
-	if after, _ := os.ReadFile(b.config.Output); !bytes.Equal(after, broken) {
-		t.Error("the output has changed")
 	}
 }
 
@@ -737,51 +635,5 @@ func TestAResumptionHasTheAttemptsThatAreLeft(t *testing.T) {
 	summary := b.run(t)
 	if got := b.failures(t); summary.Attempts != 1 || len(got) != 3 || got[2].AttemptIndex != 2 {
 		t.Errorf("summary %+v with failures %+v, want one attempt, the third", summary, got)
-	}
-}
-
-func TestAResultThatIsThereTwiceCountsOnce(t *testing.T) {
-	b := newBench(t, flat(1))
-	b.run(t)
-	row := func(reward int) string {
-		return fmt.Sprintf(`{"reward":%d,"_ng_task_index":0,"_ng_rollout_index":0}`+"\n", reward)
-	}
-	if err := os.WriteFile(b.config.Output, []byte(row(0)+row(1)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	var notes []string
-	b.config.Resume, b.config.Note = true, func(note string) { notes = append(notes, note) }
-	summary := b.run(t)
-	if mean, _ := summary.Mean(); summary.Done != 1 || mean != 0 {
-		t.Errorf("summary %+v with mean %v, want the first of the two", summary, mean)
-	}
-	if len(notes) != 1 || !strings.Contains(notes[0], "twice") {
-		t.Errorf("notes %q, want one that says so", notes)
-	}
-}
-
-// A resumption may ask for more, and not for something else.
-func TestAResumptionNoticesAChangedDataset(t *testing.T) {
-	b := newBench(t, flat(2))
-	b.run(t)
-	b.config.Resume, b.config.Repeats = true, 4
-	if summary := b.run(t); summary.Done != 8 || summary.Attempts != 6 {
-		t.Errorf("summary %+v, want 8 done in 6 attempts", summary)
-	}
-	before, err := os.ReadFile(b.config.Output)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.write(t, strings.Replace(flat(2), `"n":1`, `"n":2`, 1))
-	_, err = collect.Run(t.Context(), b.config)
-	var changed *collect.ChangedError
-	if !errors.As(err, &changed) || !strings.Contains(err.Error(), "task tasks/1 (index 1)") {
-		t.Errorf("got %v, want that task 1 has changed", err)
-	}
-	if after, _ := os.ReadFile(b.config.Output); !bytes.Equal(before, after) {
-		t.Error("the output has changed")
-	}
-	if _, err := os.Stat(collect.FilesOf(b.config.Output).Inputs + ".next"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a half-made file is left: %v", err)
 	}
 }

@@ -77,9 +77,12 @@ func stem(name string) string {
 type lines struct {
 	r      *bufio.Reader
 	number int // of the line that next returned last
+
+	start, end int64 // where that line begins and the next one does, in bytes
+	last       bool  // that line lacks its end
 }
 
-func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 64<<10)} }
+func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 256<<10)} }
 
 var byteOrderMark = []byte("\uFEFF")
 
@@ -88,10 +91,12 @@ var byteOrderMark = []byte("\uFEFF")
 func (l *lines) next() ([]byte, error) {
 	for {
 		line, err := l.r.ReadBytes('\n')
+		l.number++
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
-		l.number++
+		l.start, l.end = l.end, l.end+int64(len(line))
+		l.last = err != nil
 		if l.number == 1 {
 			line = bytes.TrimPrefix(line, byteOrderMark)
 		}

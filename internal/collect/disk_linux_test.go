@@ -1,27 +1,36 @@
 package collect_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/scripted"
 )
+
+// full has a file be on a disk that is full.
+func full(t *testing.T, path string) {
+	t.Helper()
+	mkdir(t, filepath.Dir(path))
+	if err := os.Symlink("/dev/full", path); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // When a line cannot be written, no further episode begins, and the error names the
 // file.
 func TestAnOutputThatCannotBeWrittenStopsTheRun(t *testing.T) {
 	b := newBench(t, flat(50))
 	b.config.Concurrency = 1
-	b.config.Overwrite = true
-	if err := os.MkdirAll(filepath.Dir(b.config.Output), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/full", b.config.Output); err != nil {
-		t.Fatal(err)
-	}
+	full(t, b.config.Output)
 	_, err := collect.Run(t.Context(), b.config)
 	var output *collect.OutputError
 	if !errors.As(err, &output) || output.File != b.config.Output {
@@ -38,5 +47,119 @@ func TestAnOutputThatCannotBeWrittenStopsTheRun(t *testing.T) {
 	}
 	if seeds != 1 || closes != 1 {
 		t.Errorf("%d sessions were seeded and %d closed, want 1 and 1", seeds, closes)
+	}
+}
+
+// What is in flight when one file can no longer be written is cancelled, and what
+// comes of it all the same is kept where its own file can be.
+func TestWhatIsInFlightWhenTheDiskIsFull(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		full    func(collect.Files) string
+		results []string // rollouts of the lines that are kept
+		failed  []string
+		done    int
+	}{
+		{"the failures", func(f collect.Files) string { return f.Failures }, []string{"1-0", "2-0"}, nil, 2},
+		{"the results", func(f collect.Files) string { return f.Rollouts }, nil, []string{"1-0", "2-0"}, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			resultsAreKept := test.results != nil
+			begun := make(chan struct{}, 9)
+			var causes []error
+			s := &stage{}
+			s.play = func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+				begun <- struct{}{}
+				if is(r, "0-0") { // whose line cannot be written
+					for range 4 {
+						<-begun
+					}
+					if resultsAreKept {
+						return nil, refusal()
+					}
+					return nil, nil
+				}
+				<-ctx.Done()
+				s.mu.Lock()
+				causes = append(causes, context.Cause(ctx))
+				s.mu.Unlock()
+				switch {
+				case is(r, "3-0"): // it has no line
+					return nil, failures.Interrupted(failures.StageAgent, context.Cause(ctx), "in a test")
+				case resultsAreKept:
+					return nil, nil
+				}
+				return nil, refusal()
+			}
+			b := onStage(t, flat(50), s)
+			path := test.full(b.files())
+			full(t, path)
+			summary, err := collect.Run(t.Context(), b.config)
+			var output *collect.OutputError
+			if !errors.As(err, &output) || output.File != path || !strings.Contains(err.Error(), "no space left") {
+				t.Errorf("got %v, want an error that names %s", err, path)
+			}
+			if diff := cmp.Diff([]string{"0-0", "1-0", "2-0", "3-0"}, s.played()); diff != "" {
+				t.Errorf("attempts (-want +got):\n%s", diff)
+			}
+			for _, cause := range causes {
+				var stop *failures.Stop
+				if !errors.As(cause, &stop) || stop.Kind != failures.PersistenceFailed || !strings.Contains(stop.Reason, path) {
+					t.Errorf("one was cancelled with %v, want that %s could not be written", cause, path)
+				}
+			}
+			if summary.Done != test.done {
+				t.Errorf("summary %+v, want %d done", summary, test.done)
+			}
+			for file, want := range map[string][]string{b.files().Rollouts: test.results, b.files().Failures: test.failed} {
+				if file == path {
+					continue
+				}
+				if diff := cmp.Diff(want, pairs(readLines(t, file))); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", filepath.Base(file), diff)
+				}
+			}
+			if _, err := os.Stat(b.files().Aggregate); !os.IsNotExist(err) {
+				t.Error("there are metrics of a run that was broken off")
+			}
+		})
+	}
+}
+
+// A disk that is full before the first episode stops the run there, and takes
+// nothing of an earlier output.
+func TestADiskThatIsFullFromTheBeginning(t *testing.T) {
+	for _, name := range []string{"resume", "overwrite"} {
+		t.Run(name, func(t *testing.T) {
+			s := atOnce(nil)
+			b := onStage(t, flat(3), s)
+			b.run(t)
+			s.played()
+			before := b.snapshot(t)
+			b.config.Resume, b.config.Overwrite = name == "resume", name == "overwrite"
+			full(t, b.files().Inputs+".next")
+			err := b.refused(t)
+			var output *collect.OutputError
+			if !errors.As(err, &output) || !strings.HasPrefix(output.File, b.files().Inputs) {
+				t.Errorf("got %v, want an error that names %s", err, b.files().Inputs)
+			}
+			if diff := cmp.Diff(before, b.snapshot(t)); diff != "" || len(s.played()) != 0 {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Metrics that cannot be written cost no result.
+func TestMetricsThatCannotBeWritten(t *testing.T) {
+	b := onStage(t, flat(3), atOnce(nil))
+	full(t, b.files().Aggregate+".next")
+	summary, err := collect.Run(t.Context(), b.config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || !strings.HasPrefix(output.File, b.files().Aggregate) {
+		t.Errorf("got %v, want an error that names %s", err, b.files().Aggregate)
+	}
+	if summary.Done != 3 || len(b.results(t)) != 3 {
+		t.Errorf("summary %+v with %d lines, want 3 and 3", summary, len(b.results(t)))
 	}
 }

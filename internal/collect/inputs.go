@@ -1,16 +1,15 @@
 package collect
 
 import (
-	"crypto/sha256"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"path/filepath"
 
 	"example.com/turn/episode"
 	"example.com/turn/internal/rawjson"
-	"example.com/turn/protocol"
 )
 
 // A Param replaces one field of responses_create_params in every row.
@@ -19,236 +18,208 @@ type Param struct {
 	Value []byte // JSON
 }
 
-// A rollout is one (task, rollout) that is owed.
-type rollout struct {
-	request      *episode.Request
-	taskIndex    int64
-	rolloutIndex int64
-}
-
-func (r rollout) key() key { return key{r.taskIndex, r.rolloutIndex} }
-
-// preparation numbers the rows of a dataset and writes what they owe.
-type preparation struct {
-	config   Config
-	path     string // of what it writes
-	rules    episode.RowRules
-	indexes  map[content]int64         // of the rows met so far
-	holders  map[int64]content         // the row that has an index
-	tasks    map[protocol.TaskID]named // the row that has a task id
-	next     int64                     // an index that no row has had
-	copies   map[int64]int64           // the next rollout index of a task
-	owes     map[key]bool
-	rollouts map[string]bool // their ids
-	owed     int
-}
-
-// content is what makes two rows the same task: a hash of all that an episode
-// sees of them.
-type content [sha256.Size]byte
-
-type named struct {
-	content content
-	line    int
-}
-
 // ErrStopped is the error of a run that was stopped before its first episode.
 var ErrStopped = errors.New("stopped before the first episode")
 
-// prepare reads the dataset and writes the materialised inputs to the given path.
-// It returns how many rollouts are owed. Nothing is left at the path when the
-// dataset has a fault.
-func prepare(config Config, path string) (owed int, err error) {
-	dataset, err := openDataset(config.Dataset, config.Stdin)
-	if err != nil {
-		return 0, inputError(config.Dataset, 0, err)
-	}
-	defer func() { _ = dataset.Close() }() // it was only read
-	p := &preparation{
-		config:   config,
-		path:     path,
-		rules:    episode.RowRules{Taskset: stem(config.Dataset)},
-		indexes:  map[content]int64{},
-		holders:  map[int64]content{},
-		tasks:    map[protocol.TaskID]named{},
-		copies:   map[int64]int64{},
-		owes:     map[key]bool{},
-		rollouts: map[string]bool{},
-	}
-	err = writeWhole(path, func(w io.Writer) error {
-		if err := p.copyRows(newLines(dataset), w); err != nil {
-			return err
-		}
-		if p.owed == 0 {
-			return inputError(config.Dataset, 0, errors.New("there is no row in it"))
-		}
-		return nil
-	})
-	return p.owed, err
-}
-
+// inputError puts a file and a line to what is wrong there. What has a place of its
+// own, or is of no file that is read, stays as it is.
 func inputError(file string, line int, err error) error {
-	var known *InputError
-	if errors.As(err, &known) || errors.Is(err, ErrStopped) {
+	var (
+		input   *InputError
+		output  *OutputError
+		changed *ChangedError
+	)
+	if errors.As(err, &input) || errors.As(err, &output) || errors.As(err, &changed) || errors.Is(err, ErrStopped) {
 		return err
 	}
 	return &InputError{File: file, Line: line, Err: err}
 }
 
-func (p *preparation) copyRows(in *lines, w io.Writer) error {
-	for rows := 0; p.config.Limit == 0 || rows < p.config.Limit; rows++ {
-		if isClosed(p.config.Driver.Draining()) {
+// A preparation numbers the rows of a dataset and writes what they owe.
+type preparation struct {
+	config    Config
+	rules     episode.RowRules
+	numbering *numbering
+	earlier   *earlier // what is resumed
+	out       io.Writer
+	path      string // of out
+	owed      Owed
+	servers   map[string]bool
+}
+
+// Owed is what a dataset asks for.
+type Owed struct {
+	Rollouts int
+	Tasks    int
+	Repeats  int // the most rollouts that one task has
+
+	// Done is how many of the rollouts have a result of an earlier run, Tried how
+	// many have none and failed attempts.
+	Done, Tried int
+
+	Servers int // environment servers that they are of
+}
+
+// prepare reads the dataset and writes the materialised inputs to the given path.
+// Nothing is left there when the dataset has a fault, or differs from what is
+// resumed.
+func prepare(config Config, path string, resumed *earlier) (Owed, error) {
+	dataset, err := openDataset(config.Dataset, config.Stdin)
+	if err != nil {
+		return Owed{}, inputError(config.Dataset, 0, err)
+	}
+	defer func() { _ = dataset.Close() }() // it was only read
+	p := &preparation{
+		config:    config,
+		rules:     episode.RowRules{Taskset: stem(config.Dataset)},
+		numbering: newNumbering(),
+		earlier:   resumed,
+		path:      path,
+		servers:   map[string]bool{},
+	}
+	err = writeAnew(path, func(w io.Writer) error {
+		p.out = w
+		if err := p.copyRows(newLines(dataset)); err != nil {
+			return err
+		}
+		p.owed.Tasks, p.owed.Repeats = p.numbering.owed(config.Shard)
+		p.owed.Servers = len(p.servers)
+		return resumed.checkAllOwed(p.owed)
+	})
+	return p.owed, err
+}
+
+func (p *preparation) copyRows(in *lines) error {
+	rows := 0
+	for ; p.config.Limit == 0 || rows < p.config.Limit; rows++ {
+		if isClosed(p.config.Drain) {
 			return ErrStopped
 		}
 		line, err := in.next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			break
 		}
 		if err == nil {
-			err = p.copyRow(line, in.number, w)
-		}
-		var output *OutputError
-		if errors.As(err, &output) {
-			return err
+			err = p.copyRow(line, in.number)
 		}
 		if err != nil {
 			return inputError(p.config.Dataset, in.number, err)
 		}
 	}
+	switch {
+	case rows == 0:
+		return inputError(p.config.Dataset, 0, errors.New("there is no row in it"))
+	case p.owed.Rollouts == 0:
+		p.config.Note(fmt.Sprintf("shard %d of %d has none of the %d rows", p.config.Shard.Part, p.config.Shard.Of, rows))
+	}
 	return nil
 }
 
 // copyRow writes one line for each repeat of a row.
-func (p *preparation) copyRow(line []byte, number int, w io.Writer) error {
-	row, err := episode.ParseRow(line, p.rules)
+func (p *preparation) copyRow(line []byte, number int) error {
+	row, err := p.read(line)
 	if err != nil {
 		return err
+	}
+	r := &row.Request
+	content := contentOf(r)
+	index, err := p.numbering.taskIndex(row, content)
+	if err != nil {
+		return err
+	}
+	if r.TaskID.TaskID == "" {
+		r.TaskID.TaskID = fmt.Sprint(index)
+		content = digestOf(content[:], []byte(r.TaskID.TaskID))
+	}
+	if !p.config.AllowDuplicateIDs {
+		if err := p.numbering.checkTaskID(r.TaskID, content, number); err != nil {
+			return err
+		}
+	}
+	repeats := max(p.config.Repeats, 1)
+	if row.RolloutID != "" && repeats > 1 {
+		return fmt.Errorf("the row has a rollout id of its own, _ng_rollout_id %q, so that it cannot be repeated", row.RolloutID)
+	}
+	own := row.RolloutIndex
+	if repeats > 1 {
+		own = nil
+	}
+	for range repeats {
+		if err := p.owe(row, index, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads a row as this run has it: with its taskset and its parameters.
+func (p *preparation) read(line []byte) (episode.Row, error) {
+	row, err := episode.ParseRow(line, p.rules)
+	if err != nil {
+		return row, err
 	}
 	r := &row.Request
 	if p.config.Taskset != "" && !row.Materialised {
 		r.TaskID.Taskset = p.config.Taskset
 	}
 	if r.Params, err = setParams(r.Params, p.config.Params); err != nil {
-		return err
+		return row, err
 	}
-	if err := episode.CheckParams(r.Params); err != nil {
-		return err
-	}
-	index, err := p.taskIndex(row)
+	return row, episode.CheckParams(r.Params)
+}
+
+// owe writes the line of a rollout of a task, if it is this run's.
+func (p *preparation) owe(row episode.Row, index int64, own *int64) error {
+	rollout, err := p.numbering.rollout(index, own)
 	if err != nil {
 		return err
 	}
-	if r.TaskID.TaskID == "" {
-		r.TaskID.TaskID = fmt.Sprint(index)
-	}
-	if err := p.checkTaskID(r, number); err != nil {
+	if err := p.numbering.checkRolloutID(row.RolloutID, index, rollout); err != nil {
 		return err
 	}
-	repeats := max(p.config.Repeats, 1)
-	if row.RolloutID != "" && repeats > 1 {
-		return fmt.Errorf("the row has a rollout id of its own, _ng_rollout_id %q, so that it cannot be repeated", row.RolloutID)
-	}
-	for range repeats {
-		out, err := p.owe(row, index)
-		if err != nil {
-			return err
-		}
-		if _, err := w.Write(out.Line()); err != nil {
-			return &OutputError{File: p.path, Err: err}
-		}
-		p.owed++
-	}
-	return nil
-}
-
-// taskIndex is the index of a row's task: its own, that of an identical row, or
-// the next free one.
-func (p *preparation) taskIndex(row episode.Row) (int64, error) {
-	key := contentOf(row)
-	if row.TaskIndex != nil {
-		index := *row.TaskIndex
-		if holder, taken := p.holders[index]; taken && holder != key {
-			return 0, fmt.Errorf("_ng_task_index %d belongs to another row already", index)
-		}
-		p.hold(index, key)
-		return index, nil
-	}
-	if index, known := p.indexes[key]; known {
-		return index, nil
-	}
-	for {
-		if _, taken := p.holders[p.next]; !taken {
-			break
-		}
-		p.next++
-	}
-	p.hold(p.next, key)
-	return p.next, nil
-}
-
-func (p *preparation) hold(index int64, key content) {
-	p.holders[index] = key
-	if _, known := p.indexes[key]; !known {
-		p.indexes[key] = index
-	}
-}
-
-func contentOf(row episode.Row) content {
-	h := sha256.New()
-	r := row.Request
-	for _, part := range [][]byte{[]byte(r.TaskID.Taskset), []byte(r.TaskID.TaskID), r.Params, r.TaskData, []byte(r.AgentTimeout.String())} {
-		_, _ = fmt.Fprintf(h, "%d:", len(part))
-		_, _ = h.Write(part)
-	}
-	return content(h.Sum(nil))
-}
-
-// checkTaskID refuses a task id that two different rows have: their results could
-// not be told apart.
-func (p *preparation) checkTaskID(r *episode.Request, number int) error {
-	key := contentOf(episode.Row{Request: *r})
-	first, known := p.tasks[r.TaskID]
-	if !known {
-		p.tasks[r.TaskID] = named{key, number}
+	if !p.config.Shard.has(index) {
 		return nil
 	}
-	if first.content != key && !p.config.AllowDuplicateIDs {
-		return fmt.Errorf("task id %s belongs to another row already, at line %d (--allow-duplicate-ids lets it pass)", r.TaskID, first.line)
+	server, err := p.config.Target.Server(row.Request.TaskID.Taskset)
+	if err != nil {
+		return err
 	}
+	if err := p.earlier.checkSame(key{index, rollout}, &row.Request); err != nil {
+		return err
+	}
+	if _, err := inputLine(row, index, rollout, server).WriteLineTo(p.out); err != nil {
+		return &OutputError{File: p.path, Err: err}
+	}
+	p.servers[server] = true
+	p.count(key{index, rollout})
 	return nil
 }
 
-// owe is the line of the next rollout of a task, or of the one that the row
-// itself names.
-func (p *preparation) owe(row episode.Row, index int64) (rawjson.Body, error) {
-	rolloutIndex := p.copies[index]
-	if row.RolloutIndex != nil && p.config.Repeats <= 1 {
-		rolloutIndex = *row.RolloutIndex
+// count counts a rollout that this run owes.
+func (p *preparation) count(k key) {
+	p.owed.Rollouts++
+	if p.earlier == nil {
+		return
 	}
-	p.copies[index] = max(p.copies[index], rolloutIndex+1)
-	k := key{index, rolloutIndex}
-	if p.owes[k] {
-		return nil, fmt.Errorf("_ng_rollout_index %d of _ng_task_index %d is there twice", rolloutIndex, index)
+	if _, done := p.earlier.past.results[k]; done {
+		p.owed.Done++
+	} else if p.earlier.past.knows(k) {
+		p.owed.Tried++
 	}
-	p.owes[k] = true
-	id := row.RolloutID
-	if id == "" {
-		id = episode.RolloutID(index, rolloutIndex)
-	}
-	if p.rollouts[id] {
-		return nil, fmt.Errorf("rollout id %s is there twice", id)
-	}
-	p.rollouts[id] = true
+}
+
+// inputLine is a line of the materialised inputs.
+func inputLine(row episode.Row, index, rollout int64, server string) rawjson.Body {
 	var w rawjson.ObjectWriter
 	w.Append("task_id", row.Request.TaskID.AppendJSON)
 	w.Body("task_input", row.Request.InputBody())
 	w.Int("_ng_task_index", index)
-	w.Text("_ng_environment_server", p.config.Name)
-	w.Int("_ng_rollout_index", rolloutIndex)
+	w.Text("_ng_environment_server", server)
+	w.Int("_ng_rollout_index", rollout)
 	if row.RolloutID != "" {
 		w.Text("_ng_rollout_id", row.RolloutID)
 	}
-	return w.End(), nil
+	return w.End()
 }
 
 // setParams replaces fields of responses_create_params.
@@ -283,60 +254,171 @@ func isReplaced(name string, replaced []Param) bool {
 	return false
 }
 
-// writeWhole writes a file under another name and gives it its own when it is
-// whole and on disk.
-func writeWhole(path string, write func(io.Writer) error) (err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+// A rollout is one (task, rollout) that is owed.
+type rollout struct {
+	request *episode.Request
+	key     key
+	start   int64 // of its line in the materialised inputs, in bytes
+	size    int64
+}
+
+// inputs reads materialised inputs.
+type inputs struct {
+	path  string
+	file  *os.File
+	lines *lines
+	torn  bool // what next could not read is a last line that was cut off
+}
+
+func openInputs(path string) (*inputs, error) {
+	file, err := os.Open(path)
 	if err != nil {
-		return &OutputError{File: path, Err: err}
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-			_ = os.Remove(file.Name())
-		}
-	}()
-	if err := bufferedTo(file, write); err != nil {
+	return &inputs{path: path, file: file, lines: newLines(file)}, nil
+}
+
+func (in *inputs) close() { _ = in.file.Close() } // it was only read
+
+// next is the next rollout, io.EOF after the last.
+func (in *inputs) next() (rollout, error) {
+	line, err := in.lines.next()
+	if errors.Is(err, io.EOF) {
+		return rollout{}, err
+	}
+	if err != nil {
+		return rollout{}, inputError(in.path, in.lines.number, err)
+	}
+	r, err := parseInput(line)
+	if err != nil {
+		in.torn = in.lines.last && !rawjson.Valid(line)
+		return rollout{}, inputError(in.path, in.lines.number, err)
+	}
+	r.start, r.size = in.lines.start, in.lines.end-in.lines.start
+	return r, nil
+}
+
+// again is a rollout that was read before: many that wait need not be held.
+func (in *inputs) again(start, size int64) (rollout, error) {
+	line := make([]byte, size)
+	if _, err := in.file.ReadAt(line, start); err != nil {
+		return rollout{}, inputError(in.path, 0, err)
+	}
+	r, err := parseInput(bytes.TrimSpace(line))
+	if err != nil {
+		return rollout{}, inputError(in.path, 0, fmt.Errorf("the line at byte %d is not what it was: %w", start, err))
+	}
+	r.start, r.size = start, size
+	return r, nil
+}
+
+func parseInput(line []byte) (rollout, error) {
+	row, err := episode.ParseRow(line, episode.RowRules{})
+	if err != nil {
+		return rollout{}, err
+	}
+	if row.TaskIndex == nil || row.RolloutIndex == nil {
+		return rollout{}, errors.New("the line lacks _ng_task_index or _ng_rollout_index")
+	}
+	return rollout{request: &row.Request, key: key{*row.TaskIndex, *row.RolloutIndex}}, nil
+}
+
+// earlier compares what a run owes with what the one that it resumes owed. Nil
+// compares nothing.
+type earlier struct {
+	past   past
+	inputs *inputs // nil: they are not there any more
+	note   func(string)
+	ahead  map[key]place
+}
+
+// A place is that of a line in a file.
+type place struct{ start, size int64 }
+
+// resume opens the inputs of an earlier run, for comparison.
+func resume(path string, p past, note func(string)) (*earlier, error) {
+	e := &earlier{past: p, note: note, ahead: map[key]place{}}
+	in, err := openInputs(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, nil
+	}
+	e.inputs = in
+	return e, err
+}
+
+func (e *earlier) close() {
+	if e.inputs != nil {
+		e.inputs.close()
+	}
+}
+
+// checkSame refuses a row whose results of an earlier run are those of another:
+// they would be taken for its own.
+func (e *earlier) checkSame(k key, now *episode.Request) error {
+	if e == nil {
+		return nil
+	}
+	if e.inputs == nil || !e.past.knows(k) {
+		return nil
+	}
+	before, found, err := e.find(k)
+	if err != nil || !found {
 		return err
 	}
-	for _, step := range []func() error{
-		func() error { return file.Chmod(0o644) },
-		file.Sync,
-		file.Close,
-		func() error { return os.Rename(file.Name(), path) },
-	} {
-		if err := step(); err != nil {
-			return &OutputError{File: path, Err: err}
-		}
+	if !sameTask(before.request, now) {
+		return &ChangedError{What: fmt.Sprintf("task %s (index %d) is not what it was when the output was begun: the dataset or a parameter has changed", now.TaskID, k.task)}
 	}
 	return nil
 }
 
-// readInputs yields the rollouts of materialised inputs, in their order.
-func readInputs(path string, yield func(rollout) bool) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
+// find looks for a rollout in the inputs of the earlier run. Both runs have them in
+// the same order as a rule, so that it is the next one.
+func (e *earlier) find(k key) (rollout, bool, error) {
+	if place, known := e.ahead[k]; known {
+		delete(e.ahead, k)
+		r, err := e.inputs.again(place.start, place.size)
+		return r, err == nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
-	in := newLines(file)
 	for {
-		line, err := in.next()
+		r, err := e.next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return rollout{}, false, nil
 		}
-		if err != nil {
-			return inputError(path, in.number, err)
+		if err != nil || r.key == k {
+			return r, err == nil, err
 		}
-		row, err := episode.ParseRow(line, episode.RowRules{})
-		if err == nil && (row.TaskIndex == nil || row.RolloutIndex == nil) {
-			err = errors.New("the line lacks _ng_task_index or _ng_rollout_index")
-		}
-		if err != nil {
-			return inputError(path, in.number, err)
-		}
-		if !yield(rollout{&row.Request, *row.TaskIndex, *row.RolloutIndex}) {
-			return nil
+		if e.past.knows(r.key) {
+			e.ahead[r.key] = place{r.start, r.size}
 		}
 	}
+}
+
+// next is the next rollout of the earlier inputs. A last line that was cut off is
+// none: those inputs are about to be written anew.
+func (e *earlier) next() (rollout, error) {
+	r, err := e.inputs.next()
+	if !e.inputs.torn {
+		return r, err
+	}
+	e.note(fmt.Sprintf("%s: left out a last line that was not whole", e.inputs.path))
+	return rollout{}, io.EOF
+}
+
+// sameTask reports whether two requests are the same to an episode. Another
+// collector may have written the earlier one, and spelled its JSON in another way.
+func sameTask(a, b *episode.Request) bool {
+	return a.TaskID == b.TaskID && a.AgentTimeout == b.AgentTimeout &&
+		rawjson.Same(a.Params, b.Params) && rawjson.Same(a.TaskData, b.TaskData)
+}
+
+// checkAllOwed refuses to resume when there are results that this run does not ask
+// for: the record of what they are of would be lost.
+func (e *earlier) checkAllOwed(owed Owed) error {
+	if e == nil {
+		return nil
+	}
+	if left := len(e.past.results) - owed.Done; left > 0 {
+		return &ChangedError{What: fmt.Sprintf("%d results in the output are of rollouts that this run does not ask for: the dataset, --limit or --repeats is smaller than it was", left)}
+	}
+	return nil
 }

@@ -7,12 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
-	"sync"
-	"time"
 
-	"example.com/turn/episode"
-	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
 )
 
@@ -23,27 +20,41 @@ type OutputError struct {
 	Err  error
 }
 
-func (e *OutputError) Error() string { return fmt.Sprintf("cannot write %s: %v", e.File, e.Err) }
+func (e *OutputError) Error() string {
+	err := e.Err
+	var path *fs.PathError // which names the file again
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return fmt.Sprintf("cannot write %s: %v", strings.TrimSuffix(e.File, nextSuffix), err)
+}
 
 func (e *OutputError) Unwrap() error { return e.Err }
 
 // Files are the paths of what a run writes.
 type Files struct {
-	Rollouts string // one line a result
-	Failures string // one line a failed attempt
-	Inputs   string // one line a rollout that is owed
+	Rollouts  string // one line a result
+	Failures  string // one line a failed attempt
+	Inputs    string // one line a rollout that is owed
+	Aggregate string // metrics of all results
 }
 
-// FilesOf are the files of a run with that output: out.jsonl, out_failures.jsonl
-// and out_materialized_inputs.jsonl.
+// FilesOf are the files of a run with that output: out.jsonl, out_failures.jsonl,
+// out_materialized_inputs.jsonl and out_aggregate_metrics.json.
 func FilesOf(output string) Files {
 	base := strings.TrimSuffix(output, ".jsonl")
 	return Files{
-		Rollouts: output,
-		Failures: base + "_failures.jsonl",
-		Inputs:   base + "_materialized_inputs.jsonl",
+		Rollouts:  output,
+		Failures:  base + failuresSuffix,
+		Inputs:    base + inputsSuffix,
+		Aggregate: base + "_aggregate_metrics.json",
 	}
 }
+
+const (
+	failuresSuffix = "_failures.jsonl"
+	inputsSuffix   = "_materialized_inputs.jsonl"
+)
 
 // An ExistsError says that a run would overwrite what another has written.
 type ExistsError struct{ File string }
@@ -56,7 +67,7 @@ func (f Files) checkApart(dataset string) error {
 	if err != nil {
 		return nil // the standard input, or a dataset that opening will tell of
 	}
-	for _, path := range []string{f.Rollouts, f.Failures, f.Inputs} {
+	for _, path := range []string{f.Rollouts, f.Failures, f.Inputs, f.Aggregate} {
 		if to, err := os.Stat(path); err == nil && os.SameFile(from, to) {
 			return &InputError{File: dataset, Err: fmt.Errorf("the run would write over its own dataset, as %s", path)}
 		}
@@ -80,27 +91,36 @@ func (f Files) CheckFree() error {
 	return nil
 }
 
-// An output is a file of lines. A line is written by one call and is on disk when
-// write returns. It is safe for concurrent use.
+// An output is a file of lines at whose end a run writes. What is in it stays.
 type output struct {
-	mu     sync.Mutex
+	path   string
 	file   *os.File
+	made   bool  // the file was not there before
 	end    int64 // where the whole lines end
 	broken error // why no further line is written: the last one may be half there
 }
 
-// openOutput opens a file to write lines to its end. What is in it stays.
 func openOutput(path string) (*output, error) {
+	made := isMissing(path)
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, &OutputError{File: path, Err: err}
 	}
-	info, err := file.Stat()
+	return newOutput(path, file, made)
+}
+
+func isMissing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func newOutput(path string, file *os.File, made bool) (*output, error) {
+	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		_ = file.Close()
 		return nil, &OutputError{File: path, Err: err}
 	}
-	return &output{file: file, end: info.Size()}, nil
+	return &output{path: path, file: file, made: made, end: end}, nil
 }
 
 // empty takes away what is in the file.
@@ -108,110 +128,130 @@ func (o *output) empty() error {
 	if o.end == 0 {
 		return nil
 	}
-	err := o.file.Truncate(0)
+	return o.cut(0)
+}
+
+// cut takes away what is behind the given place.
+func (o *output) cut(end int64) error {
+	err := o.file.Truncate(end)
 	if err == nil {
 		err = o.file.Sync()
 	}
 	if err != nil {
-		return &OutputError{File: o.file.Name(), Err: err}
+		return &OutputError{File: o.path, Err: err}
 	}
-	o.end = 0
+	o.end = end
 	return nil
 }
 
-func (o *output) write(line rawjson.Body) error {
-	text := line.Line()
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// write writes lines behind the others. They are on disk when it returns.
+func (o *output) write(lines ...rawjson.Body) error {
 	if o.broken != nil {
 		return o.broken
 	}
-	_, err := o.file.WriteAt(text, o.end)
+	written, err := o.append(lines)
 	if err == nil {
-		err = o.file.Sync()
+		err = o.stillThere()
 	}
 	if err != nil {
 		_ = o.file.Truncate(o.end) // no half line is left behind, if that much works
-		o.broken = &OutputError{File: o.file.Name(), Err: err}
+		o.broken = &OutputError{File: o.path, Err: err}
 		return o.broken
 	}
-	o.end += int64(len(text))
+	o.end += written
+	return nil
+}
+
+func (o *output) append(lines []rawjson.Body) (written int64, err error) {
+	buffer := bufio.NewWriterSize(io.NewOffsetWriter(o.file, o.end), 64<<10)
+	for _, line := range lines {
+		n, err := line.WriteLineTo(buffer)
+		written += n
+		if err != nil {
+			return written, err
+		}
+	}
+	if err := buffer.Flush(); err != nil {
+		return written, err
+	}
+	return written, o.file.Sync()
+}
+
+// stillThere reports that the file has been taken away or replaced: what is written
+// to it would be lost with its last descriptor.
+func (o *output) stillThere() error {
+	named, err := os.Stat(o.path)
+	if err != nil {
+		return err
+	}
+	open, err := o.file.Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(named, open) {
+		return errors.New("it has been replaced by another file while the run was writing to it")
+	}
 	return nil
 }
 
 func (o *output) close() error {
 	if err := o.file.Close(); err != nil {
-		return &OutputError{File: o.file.Name(), Err: err}
+		return &OutputError{File: o.path, Err: err}
 	}
 	return nil
 }
 
-// bufferedTo has a file written through a buffer.
-func bufferedTo(file *os.File, write func(io.Writer) error) error {
+// writeWhole writes a file under another name and gives it its own when it is
+// whole and on disk. That other name is the path's with ".next" behind it: whoever
+// writes owns the output.
+func writeWhole(path string, write func(io.Writer) error) (err error) {
+	next := path + nextSuffix
+	if err := writeAnew(next, write); err != nil {
+		return err
+	}
+	return settle(next, path)
+}
+
+const nextSuffix = ".next"
+
+// writeAnew writes a file, and leaves none when it cannot write it whole.
+func writeAnew(path string, write func(io.Writer) error) (err error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return &OutputError{File: path, Err: err}
+	}
+	defer func() {
+		if err != nil {
+			_ = file.Close()
+			_ = os.Remove(path)
+		}
+	}()
 	buffer := bufio.NewWriterSize(file, 256<<10)
 	if err := write(buffer); err != nil {
 		return err
 	}
-	if err := buffer.Flush(); err != nil {
-		return &OutputError{File: file.Name(), Err: err}
+	for _, step := range []func() error{buffer.Flush, file.Sync, file.Close} {
+		if err := step(); err != nil {
+			return &OutputError{File: path, Err: err}
+		}
 	}
 	return nil
 }
 
-// resultType is _ng_result_type of every line.
-const resultType = "single_agent_turn"
-
-// resultLine is a line of the rollouts file: the result as it is, and which
-// rollout it is of.
-func resultLine(r rollout, name string, reply episode.Reply, attempt int64) rawjson.Body {
-	var w rawjson.ObjectWriter
-	for _, field := range reply.Result.Fields() {
-		if !strings.HasPrefix(field.Name, "_ng_") {
-			w.Member(field)
-		}
+// settle gives a file that is whole its own name, also for after a power failure.
+func settle(next, path string) error {
+	if err := os.Rename(next, path); err != nil {
+		return &OutputError{File: path, Err: err}
 	}
-	writeIdentity(&w, r, name, attempt)
-	return w.End()
+	syncFolder(filepath.Dir(path))
+	return nil
 }
 
-// failureLine is a line of the failures file.
-func failureLine(r rollout, name string, f *failures.Failure, attempt int64, took time.Duration) rawjson.Body {
-	var w rawjson.ObjectWriter
-	writeIdentity(&w, r, name, attempt)
-	w.Text("_ng_failure_class", episode.CollectorFailureClass)
-	w.Bool("_ng_failure_terminal", f.Terminal)
-	w.Text("_ng_failure_message", f.Reason)
-	if f.Stage != "" {
-		w.Text("_ng_failure_stage", string(f.Stage))
+// syncFolder has the names in a folder survive a power failure, where the file
+// system can.
+func syncFolder(path string) {
+	if folder, err := os.Open(path); err == nil {
+		_ = folder.Sync()
+		_ = folder.Close()
 	}
-	if f.Kind != "" {
-		w.Text("failure_kind", string(f.Kind))
-	}
-	w.Text("failure_reason", f.Reason)
-	w.Text("_ng_failure_delivery", delivery(f))
-	if f.PartialResponse != nil {
-		w.Value("_ng_failure_partial_response", f.PartialResponse)
-	}
-	w.Value("elapsed_seconds", fmt.Appendf(nil, "%.3f", took.Seconds()))
-	return w.End()
-}
-
-func writeIdentity(w *rawjson.ObjectWriter, r rollout, name string, attempt int64) {
-	w.Append("_ng_task_id", r.request.TaskID.AppendJSON)
-	w.Int("_ng_task_index", r.taskIndex)
-	w.Int("_ng_rollout_index", r.rolloutIndex)
-	if attempt > 0 {
-		w.Int("_ng_attempt_index", attempt)
-	}
-	w.Text("_ng_environment_server", name)
-	w.Text("_ng_result_type", resultType)
-}
-
-// delivery says whether an attempt reached its environment server, which here is
-// the driver in the same process: all but those that it did not admit.
-func delivery(f *failures.Failure) string {
-	if f.Stage == failures.StageAdmission {
-		return "not_sent"
-	}
-	return "delivered"
 }

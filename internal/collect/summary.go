@@ -1,29 +1,35 @@
 package collect
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
+	"example.com/turn/internal/score"
 )
 
-// A Summary is what came out of a run.
+// A Summary is what came out of a run, with what the runs that it resumed have left.
 type Summary struct {
-	Owed     int // rollouts that the dataset asks for
-	Done     int // with a result, masked ones included
+	Owed     Owed
+	Done     int // rollouts with a result, masked ones included
 	Masked   int // with a result that is to be left out of scores
 	Failed   int // without a result, after their last attempt
 	TimedOut int // of those done in this run, whose agents ran out of time
 	// FailedForGood is how many of those failed had a terminal failure: a further
 	// attempt could not help.
 	FailedForGood int
-	Attempts      int // in all rollouts together
+	Attempts      int  // of this run, in all rollouts together
+	Retries       int  // of those, how many were not the first of this run at their rollout
+	Aggregated    bool // the aggregate metrics are written
+	// FailuresAsZero says that failed rollouts are samples with a reward of 0.
+	FailuresAsZero bool
 
-	rewards  float64 // the sum over results that are not masked
+	board    score.Board
 	failures map[FailureGroup]*FailureCount
-	times    []time.Duration
+	times    score.Times // of attempts that were not cut short
+	stages   [len(stagesInOrder)]score.Times
 }
 
 // A FailureGroup is what failures are counted by.
@@ -33,19 +39,24 @@ type FailureGroup struct {
 }
 
 // Missing is how many rollouts have neither a result nor a failure.
-func (s Summary) Missing() int { return s.Owed - s.Done - s.Failed }
+func (s *Summary) Missing() int { return s.Owed.Rollouts - s.Done - s.Failed }
 
-// Scored is how many results are not masked.
-func (s Summary) Scored() int { return s.Done - s.Masked }
+// Complete reports that every rollout that is owed has a result.
+func (s *Summary) Complete() bool { return s.Done == s.Owed.Rollouts }
 
-// Mean is the mean reward over the results that are not masked; ok is false when
-// there are none. A masked or failed sample is no zero.
-func (s Summary) Mean() (mean float64, ok bool) {
-	if s.Scored() == 0 {
-		return 0, false
-	}
-	return s.rewards / float64(s.Scored()), true
-}
+// Scored is how many samples the scores are of: results that are not masked, and
+// failures where they count as zero.
+func (s *Summary) Scored() int { return s.board.Samples() }
+
+// Mean is the mean reward with its interval; ok is false when nothing is scored. A
+// masked or failed sample is no zero, unless FailuresAsZero says that the latter is.
+func (s *Summary) Mean() (mean score.Mean, ok bool) { return s.board.Mean() }
+
+// Pass is pass@k over the tasks that have k samples.
+func (s *Summary) Pass(k int) (score.Pass, bool) { return s.board.Pass(k) }
+
+// Times are those of this run's attempts.
+func (s *Summary) Times() *score.Times { return &s.times }
 
 // A FailureCount is how many rollouts failed in one way.
 type FailureCount struct {
@@ -55,58 +66,56 @@ type FailureCount struct {
 }
 
 // Failures are the rollouts without a result by stage and kind, most first.
-func (s Summary) Failures() []FailureCount {
+func (s *Summary) Failures() []FailureCount {
 	counts := make([]FailureCount, 0, len(s.failures))
 	for _, count := range s.failures {
 		counts = append(counts, *count)
 	}
 	slices.SortFunc(counts, func(a, b FailureCount) int {
-		if a.Count != b.Count {
-			return b.Count - a.Count
-		}
-		return strings.Compare(string(a.Stage+" ")+string(a.Kind), string(b.Stage+" ")+string(b.Kind))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Kind, b.Kind))
 	})
 	return counts
 }
 
-// Quantile is the time that the given part of the attempts took at most, 0 when
-// there were none.
-func (s Summary) Quantile(part float64) time.Duration {
-	if len(s.times) == 0 {
-		return 0
-	}
-	times := slices.Sorted(slices.Values(s.times))
-	return times[min(int(part*float64(len(times))), len(times)-1)]
-}
+// stagesInOrder are the stages of an episode that take time, in their order.
+var stagesInOrder = [...]failures.Stage{failures.StageSeed, failures.StageAgent, failures.StageCleanup, failures.StageVerification}
 
-// add counts a rollout by its last attempt.
-func (s *Summary) add(last episode.Attempt, attempts int) {
-	s.Attempts += attempts
-	s.times = append(s.times, last.Took)
-	switch {
-	case last.Result != nil:
-		s.addResult(result{reward: last.Result.Reward, masked: last.Result.Masked})
-		if last.Result.AgentTimedOut {
-			s.TimedOut++
+// Stages yields the stages of an episode in their order, with the times that they
+// took in this run's attempts. Of a stage that was never measured there are none.
+func (s *Summary) Stages(yield func(failures.Stage, *score.Times) bool) {
+	for i, stage := range stagesInOrder {
+		if !yield(stage, &s.stages[i]) {
+			return
 		}
-	case !last.Unsettled():
-		s.addFailure(FailureGroup{last.Failure.Stage, last.Failure.Kind}, last.Failure.Reason, last.Failure.Terminal)
 	}
 }
 
-func (s *Summary) addResult(r result) {
+// attempted counts an attempt that was not cut short.
+func (s *Summary) attempted(took time.Duration, steps episode.Times) {
+	s.times.Add(took)
+	for i, stage := range stagesInOrder {
+		if took, measured := steps.Of(stage); measured {
+			s.stages[i].Add(took)
+		}
+	}
+}
+
+func (s *Summary) addResult(task int64, r result) {
 	s.Done++
 	if r.masked {
 		s.Masked++
 		return
 	}
-	s.rewards += r.reward
+	s.board.Add(task, r.reward)
 }
 
-func (s *Summary) addFailure(group FailureGroup, reason string, terminal bool) {
+func (s *Summary) addFailure(task int64, group FailureGroup, reason string, terminal bool) {
 	s.Failed++
 	if terminal {
 		s.FailedForGood++
+	}
+	if s.FailuresAsZero {
+		s.board.Add(task, 0)
 	}
 	if s.failures == nil {
 		s.failures = map[FailureGroup]*FailureCount{}

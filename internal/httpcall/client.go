@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -115,6 +116,9 @@ type Call struct {
 	Path string
 	Rule retry.Rule
 	Body rawjson.Body
+	// Open gives the body in place of Body, anew for each send: one that is too
+	// large to be held. Its length is not announced.
+	Open func() (io.ReadCloser, error)
 	// Jar gets the cookies of every reply, those of refusals and redirects
 	// too. Nil: they are dropped.
 	Jar *cookies.Jar

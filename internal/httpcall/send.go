@@ -84,7 +84,9 @@ func (c *Client) send(ctx context.Context, call Call, forward bool) (reply, *fai
 	if ctx.Err() != nil {
 		err = failures.Cause(ctx)
 	}
-	return reply{}, failures.Broken(c.Failed(call), err, s.reached, s.before)
+	failure = failures.Broken(c.Failed(call), err, s.reached, s.before)
+	failure.Unsent = !s.written
+	return reply{}, failure
 }
 
 // followNone leaves redirects to RoundTrip.
@@ -106,10 +108,14 @@ func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx := httptrace.WithClientTrace(request.Context(), trace)
 	target := request.URL
 	for redirects := 0; ; redirects++ {
+		leg, err := s.leg(ctx, request, target)
+		if err != nil {
+			return nil, err
+		}
 		// A transport that does not say that it looks for a connection may have
 		// sent the request over one all the same.
 		s.reached = true
-		response, err := s.client.config.Transport.RoundTrip(s.leg(ctx, request, target))
+		response, err := s.client.config.Transport.RoundTrip(leg)
 		s.reached = s.reached && !failedToDial(err)
 		s.written = s.written || s.reached && (err == nil || watch.Wrote())
 		if err != nil {
@@ -135,18 +141,31 @@ func failedToDial(err error) bool {
 
 // leg is the request to one address. Its cookies are those of the jar as it is
 // now: a server that redirects may have set one.
-func (s *sending) leg(ctx context.Context, request *http.Request, target *url.URL) *http.Request {
-	leg := request.Clone(ctx)
+func (s *sending) leg(ctx context.Context, request *http.Request, target *url.URL) (leg *http.Request, err error) {
+	leg = request.Clone(ctx)
 	leg.URL, leg.Host = target, ""
-	leg.Body = io.NopCloser(s.call.Body.NewReader())
+	if leg.Body, err = s.call.open(); err != nil {
+		return nil, failures.Of(fmt.Errorf("the body of %s: %w", s.call.What, err), s.call.Stage)
+	}
+	if s.call.Open != nil {
+		leg.ContentLength = -1 // unknown
+	}
 	// net/http sends a request again by itself when not a byte of it was
 	// written, as on an idle connection that the server has just closed, if it
 	// can get the body anew.
-	leg.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(s.call.Body.NewReader()), nil }
+	leg.GetBody = s.call.open
 	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
 		leg.Header["Cookie"] = []string{s.call.Jar.Header()}
 	}
-	return leg
+	return leg, nil
+}
+
+// open gives the body of one send.
+func (c Call) open() (io.ReadCloser, error) {
+	if c.Open != nil {
+		return c.Open()
+	}
+	return io.NopCloser(c.Body.NewReader()), nil
 }
 
 // redirect is where a reply sends the same request on to: 307 and 308 within

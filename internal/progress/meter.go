@@ -2,146 +2,236 @@ package progress
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
+	"example.com/turn/internal/collect"
 )
 
-// A Meter counts what happens in a run. It is safe for concurrent use; its zero
-// value has counted nothing.
+// A Meter counts what happens in a run. It is a [collect.Observer]. It is safe for
+// concurrent use; its zero value has counted nothing.
 type Meter struct {
-	mu           sync.Mutex
-	owed         int
-	resumed      int // settled by an earlier run
-	failedBefore int // of those, without a result
-	inFlight     int
-	done         int // with a result
-	masked       int
-	failed       int // without a result
-	rewards      float64
-	retries      int
-	kinds        map[string]int // of the rollouts without a result
-	began        time.Time      // the first rollout
+	// FailuresAsZero has failed rollouts be samples with a reward of 0, as in the
+	// run's summary.
+	FailuresAsZero bool
+
+	mu      sync.Mutex
+	counts  Counts
+	rewards float64        // the sum over what is scored
+	kinds   map[string]int // of the rollouts without a result
+	began   time.Time      // the first attempt of this run
+	settled int            // in this run
 }
 
-// Prepared sets how many rollouts are owed.
-func (m *Meter) Prepared(owed int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.owed = owed
+// Counts are how a run stands.
+type Counts struct {
+	Owed     int // rollouts
+	InFlight int // attempts
+	Waiting  int // rollouts that wait for another attempt
+	Retries  int // attempts of this run that were not the first of theirs in it
+	Done     int // rollouts with a result, masked ones and those of earlier runs included
+	Masked   int // of those
+	Failed   int // rollouts without a result after their last attempt
+	Scored   int // samples that the mean is of
+	// Mean is the mean reward of what is scored; NaN when nothing is.
+	Mean float64
+	// Rate is how many rollouts a second this run settles; 0 when it has settled
+	// none.
+	Rate float64
+	// Left is the time that the rest takes at this rate; negative when nobody knows.
+	Left  time.Duration
+	Kinds map[string]int // rollouts without a result, by kind, or stage where there is none
 }
 
-// Resumed counts a rollout that an earlier run has settled.
-func (m *Meter) Resumed(done bool) {
+// Prepared sets what is owed.
+func (m *Meter) Prepared(owed collect.Owed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.resumed++
-	if !done {
-		m.failedBefore++
+	m.counts.Owed = owed.Rollouts
+}
+
+// Settled counts a rollout that an earlier run has settled.
+func (m *Meter) Settled(reward float64, masked, failed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if failed {
+		m.fail("failed before")
+		return
 	}
+	m.done(reward, masked)
 }
 
-// Began counts a rollout as in flight.
-func (m *Meter) Began() {
+// Began counts an attempt as in flight.
+func (m *Meter) Began(_ collect.Rollout, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.inFlight++
+	m.counts.InFlight++
+	if again {
+		m.counts.Waiting--
+		m.counts.Retries++
+	}
 	if m.began.IsZero() {
 		m.began = time.Now()
 	}
 }
 
-// Attempted counts an attempt that another is to follow.
-func (m *Meter) Attempted(attempt episode.Attempt) {
+// Ended counts an attempt that has ended. One that was given up counts as nothing:
+// its rollout is still to be run.
+func (m *Meter) Ended(_ collect.Rollout, attempt episode.Attempt) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if attempt.Again {
-		m.retries++
+	m.counts.InFlight--
+	switch {
+	case attempt.Again:
+		m.counts.Waiting++
+		return
+	case attempt.Unsettled():
+		return
+	case attempt.Failure != nil:
+		m.fail(nameOf(attempt.Failure))
+	default:
+		m.done(attempt.Result.Reward, attempt.Result.Masked)
 	}
+	m.settled++
+}
+
+func (m *Meter) done(reward float64, masked bool) {
+	m.counts.Done++
+	if masked {
+		m.counts.Masked++
+		return
+	}
+	m.score(reward)
+}
+
+func (m *Meter) fail(kind string) {
+	m.counts.Failed++
+	if m.FailuresAsZero {
+		m.score(0)
+	}
+	if m.kinds == nil {
+		m.kinds = map[string]int{}
+	}
+	m.kinds[kind]++
+}
+
+func (m *Meter) score(reward float64) {
+	m.counts.Scored++
+	m.rewards += reward
 }
 
 // nameOf is a failure's kind, or its stage when the kind is unknown.
 func nameOf(f *failures.Failure) string {
-	if f.Kind != "" {
-		return string(f.Kind)
-	}
-	return string(f.Stage)
-}
-
-// Ended counts a rollout by its last attempt. One that was given up counts as
-// nothing: it is still to be run.
-func (m *Meter) Ended(last episode.Attempt) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.inFlight--
 	switch {
-	case last.Unsettled():
-	case last.Failure != nil:
-		m.failed++
-		m.count(last.Failure)
-	case last.Result.Masked:
-		m.done++
-		m.masked++
-	default:
-		m.done++
-		m.rewards += last.Result.Reward
+	case f.Kind != "":
+		return string(f.Kind)
+	case f.Stage != "":
+		return string(f.Stage)
 	}
+	return "unknown"
 }
 
-func (m *Meter) count(f *failures.Failure) {
-	if m.kinds == nil {
-		m.kinds = map[string]int{}
-	}
-	m.kinds[nameOf(f)]++
-}
-
-// Line is how the run stands at a moment.
-func (m *Meter) Line(now time.Time) string {
+// Counts are how the run stands at a moment.
+func (m *Meter) Counts(now time.Time) Counts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ended, elapsed := m.done+m.failed, now.Sub(m.began)
-	parts := []string{fmt.Sprintf("%d/%d", m.resumed+ended, m.owed), fmt.Sprintf("%d in flight", m.inFlight)}
-	if ended > 0 && elapsed > 0 {
-		rate := float64(ended) / elapsed.Seconds()
-		parts = append(parts, fmt.Sprintf("%.1f/s", rate), "ETA "+eta(float64(m.owed-m.resumed-ended)/rate))
+	c := m.counts
+	c.Kinds = maps.Clone(m.kinds)
+	c.Mean, c.Left = math.NaN(), -1
+	if c.Scored > 0 {
+		c.Mean = m.rewards / float64(c.Scored)
 	}
-	if scored := m.done - m.masked; scored > 0 {
-		parts = append(parts, fmt.Sprintf("reward %.3f (%d)", m.rewards/float64(scored), scored))
+	if elapsed := now.Sub(m.began); m.settled > 0 && elapsed > 0 {
+		c.Rate = float64(m.settled) / elapsed.Seconds()
+		seconds := float64(c.Owed-c.Done-c.Failed) / c.Rate
+		c.Left = time.Duration(min(seconds*float64(time.Second), math.MaxInt64/2))
 	}
-	if m.masked > 0 {
-		parts = append(parts, fmt.Sprintf("%d masked", m.masked))
-	}
-	if m.retries > 0 {
-		parts = append(parts, fmt.Sprintf("%d retries", m.retries))
-	}
-	if m.failedBefore > 0 {
-		parts = append(parts, fmt.Sprintf("%d failed before", m.failedBefore))
-	}
-	if m.failed > 0 {
-		parts = append(parts, fmt.Sprintf("%d failed (%s)", m.failed, kindsText(m.kinds)))
-	}
-	return strings.Join(parts, " · ")
+	return c
 }
 
-// eta is a number of seconds as a person reads it.
-func eta(seconds float64) string {
+// Line is how the run stands at a moment, in one line.
+func (m *Meter) Line(now time.Time) string { return strings.Join(m.parts(now), separator) }
+
+const separator = " · "
+
+// LineWithin is as much of the line as there is room for: its parts in their order,
+// without those that do not fit.
+func (m *Meter) LineWithin(columns int, now time.Time) string {
+	var line []string
+	used := -utf8.RuneCountInString(separator)
+	for _, part := range m.parts(now) {
+		width := utf8.RuneCountInString(separator + part)
+		if used+width <= columns {
+			line = append(line, part)
+			used += width
+		}
+	}
+	return strings.Join(line, separator)
+}
+
+func (m *Meter) parts(now time.Time) []string {
+	c := m.Counts(now)
+	if c.Owed == 0 {
+		return []string{"reading the dataset"}
+	}
+	parts := []string{fmt.Sprintf("%d/%d", c.Done+c.Failed, c.Owed), fmt.Sprintf("%d in flight", c.InFlight)}
+	part := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if c.Rate > 0 {
+		part("%.1f/s", c.Rate)
+		part("ETA %s", eta(c.Left))
+	}
+	if c.Scored > 0 {
+		part("reward %.3f (%d%s)", c.Mean, c.Scored, zeros(m.FailuresAsZero && c.Failed > 0))
+	}
+	if c.Masked > 0 {
+		part("%d masked", c.Masked)
+	}
+	if c.Failed > 0 {
+		part("%d failed (%s)", c.Failed, kindsText(c.Kinds))
+	}
+	if c.Retries > 0 {
+		part("%s", count(c.Retries, "retry", "retries"))
+	}
+	if c.Waiting > 0 {
+		part("%d waiting for one", c.Waiting)
+	}
+	return parts
+}
+
+// count is a number of things.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// zeros says where it is so that failures are scored.
+func zeros(scored bool) string {
+	if scored {
+		return ", failures as 0"
+	}
+	return ""
+}
+
+// eta is a time as a person reads it.
+func eta(left time.Duration) string {
 	const longest = 1000 * 24 * time.Hour
-	if seconds > longest.Seconds() {
+	if left > longest {
 		return "over 1000 days"
 	}
-	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+	return left.Round(time.Second).String()
 }
 
 func kindsText(kinds map[string]int) string {
-	names := make([]string, 0, len(kinds))
-	for name := range kinds {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(kinds))
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%s %d", name, kinds[name])
 	}

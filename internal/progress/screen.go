@@ -3,8 +3,10 @@ package progress
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -24,7 +26,7 @@ type Screen struct {
 	width func() int // columns of the terminal; nil: it is none
 
 	mu    sync.Mutex
-	shown bool // a live line is on the terminal
+	shown int // characters of the live line that is on the terminal; 0: there is none
 	stop  chan struct{}
 	ended sync.WaitGroup
 }
@@ -57,18 +59,28 @@ func (s *Screen) Start() {
 	if s.width != nil {
 		interval = liveInterval
 	}
+	s.Every(interval, s.show)
+}
+
+// Every calls a function at that interval until Stop.
+func (s *Screen) Every(interval time.Duration, do func(time.Time)) {
 	s.ended.Go(func() {
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
 			select {
 			case now := <-ticker.C:
-				s.show(now)
+				do(now)
 			case <-s.stop:
 				return
 			}
 		}
 	})
+}
+
+// Print shows how the run stands in a line that stays.
+func (s *Screen) Print() {
+	_, _ = fmt.Fprintln(s, s.meter.Line(time.Now())) // nobody could be told
 }
 
 // Stop takes the live line away. The screen may still be written to.
@@ -80,36 +92,40 @@ func (s *Screen) Stop() {
 	s.clear()
 }
 
-const clearLine = "\r\x1b[K"
-
 func (s *Screen) show(now time.Time) {
-	line := s.meter.Line(now)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.width == nil {
-		_, _ = fmt.Fprintln(s.out, line)
+		_, _ = fmt.Fprintln(s, s.meter.Line(now))
 		return
 	}
-	_, _ = io.WriteString(s.out, clearLine+truncate(line, s.width()-1))
-	s.shown = true
+	line := s.meter.LineWithin(s.width()-1, now)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = io.WriteString(s.out, s.clearing()+line)
+	s.shown = utf8.RuneCountInString(line)
 }
 
+// Control sequences of terminals.
+const (
+	lineUp   = "\x1b[A"
+	clearEnd = "\x1b[J" // all behind the cursor
+)
+
+// clear takes the live line away.
 func (s *Screen) clear() {
-	if s.shown {
-		_, _ = io.WriteString(s.out, clearLine)
-		s.shown = false
+	if s.shown > 0 {
+		_, _ = io.WriteString(s.out, s.clearing())
+		s.shown = 0
 	}
 }
 
-// truncate cuts a line to a number of columns, each character being one.
-func truncate(line string, columns int) string {
-	for i := range line {
-		if columns == 0 {
-			return line[:i]
-		}
-		columns--
+// clearing is what takes the live line away. A terminal that has become narrower
+// meanwhile has wrapped it.
+func (s *Screen) clearing() string {
+	if s.shown == 0 {
+		return ""
 	}
-	return line
+	wrapped := (s.shown - 1) / max(s.width(), 1)
+	return "\r" + strings.Repeat(lineUp, wrapped) + clearEnd
 }
 
 // Write writes whole lines, above the live one.

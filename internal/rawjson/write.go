@@ -3,6 +3,7 @@ package rawjson
 import (
 	"bytes"
 	"io"
+	"iter"
 	"strconv"
 )
 
@@ -31,22 +32,35 @@ func (b Body) Bytes() []byte {
 	return out
 }
 
-// Line is the text in one piece and on one line, with a line end behind it. Line
-// breaks of JSON stand between its tokens only, and say nothing.
-func (b Body) Line() []byte {
-	line := make([]byte, 0, b.Len()+1)
+// WriteLineTo writes the text on one line, with a line end behind it. Line breaks
+// of JSON stand between its tokens only, and say nothing.
+func (b Body) WriteLineTo(w io.Writer) (int64, error) {
+	var written int64
 	for _, piece := range b {
-		for len(piece) > 0 {
-			end := bytes.IndexAny(piece, "\r\n")
-			if end < 0 {
-				line = append(line, piece...)
-				break
+		for part := range unbroken(piece) {
+			n, err := w.Write(part)
+			written += int64(n)
+			if err != nil {
+				return written, err
 			}
-			line = append(line, piece[:end]...)
-			piece = piece[end+1:]
 		}
 	}
-	return append(line, '\n')
+	n, err := w.Write([]byte{'\n'})
+	return written + int64(n), err
+}
+
+// unbroken are the parts of a text between its line breaks.
+func unbroken(text []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0 {
+			end := bytes.IndexAny(text, "\r\n")
+			if !yield(text[:end]) {
+				return
+			}
+			text = text[end+1:]
+		}
+		yield(text)
+	}
 }
 
 // WriteTo writes the pieces to w.
@@ -153,6 +167,12 @@ func (w *ObjectWriter) Bool(name string, value bool) {
 func (w *ObjectWriter) Int(name string, value int64) {
 	w.name(name)
 	w.text = strconv.AppendInt(w.text, value, 10)
+}
+
+// Float adds a member whose value is a number, which must be finite.
+func (w *ObjectWriter) Float(name string, value float64) {
+	w.name(name)
+	w.text = strconv.AppendFloat(w.text, value, 'g', -1, 64)
 }
 
 // Append adds a member whose value the given function appends as JSON.

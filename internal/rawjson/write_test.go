@@ -66,8 +66,10 @@ func TestLineHasOneLineEnd(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := string(bytes.Join(test.body, nil))
-			if got := string(test.body.Line()); got != test.want {
-				t.Errorf("Line is %q, want %q", got, test.want)
+			var line bytes.Buffer
+			n, err := test.body.WriteLineTo(&line)
+			if got := line.String(); err != nil || got != test.want || n != int64(len(got)) {
+				t.Errorf("the line is %q, %d bytes, %v, want %q", got, n, err, test.want)
 			}
 			if after := string(bytes.Join(test.body, nil)); after != before {
 				t.Errorf("the body is %q after it, was %q", after, before)

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/internal/collect"
+	"example.com/turn/internal/progress"
+	"example.com/turn/resourcesclient"
+)
+
+type aggregateCommand struct {
+	Patterns []string `arg:"" name:"glob" help:"Rollouts files to join, such as 'out/rollouts.shard-*.jsonl'. The files beside them are found by their names."`
+	Output   string   `short:"o" help:"Rollouts file to write; the others are named after it." placeholder:"OUT.jsonl"`
+
+	Overwrite           bool   `help:"Replace an earlier output."`
+	AllowPartial        bool   `help:"Exit with 0 also when rollouts failed or are missing, or nothing is scored."`
+	CountFailuresAsZero bool   `help:"Score a failed rollout with 0 instead of leaving it out."`
+	Resources           string `help:"Have this resources server compute the metrics." placeholder:"URL"`
+	environmentFlags
+	Name          string   `help:"Name of the environment server, in the rollouts." default:"single_agent_turn"`
+	AgentName     string   `help:"Name of the agent server, in the metrics." default:"agent" placeholder:"NAME"`
+	MaxReplyBytes byteSize `help:"Limit on the size of a reply." default:"1GiB" placeholder:"SIZE"`
+	Quiet         bool     `help:"Show no summary."`
+}
+
+func (aggregateCommand) Help() string {
+	return `Example, after the runs with --shard 1/2 and --shard 2/2:
+
+    turn aggregate 'out/rollouts.shard-*.jsonl' -o out/rollouts.jsonl
+
+It joins the rollouts, the failures and what was owed, says what is missing or there twice (the first counts), and writes metrics of all results: those of --resources or --environment, or statistics of its own. The joined output can be resumed by turn run.
+
+Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 rollouts failed or are missing, or nothing is scored.`
+}
+
+const aggregateHint = "turn aggregate --help"
+
+func (c *aggregateCommand) run(ctx context.Context, p program) error {
+	switch {
+	case c.Output == "":
+		return usage(aggregateHint, "aggregate needs -o OUT.jsonl")
+	case !strings.HasSuffix(c.Output, ".jsonl"):
+		return usage(aggregateHint, "the output %s should end in .jsonl: the other files are named after it", c.Output)
+	}
+	if c.Resources != "" && len(c.Environment) > 0 {
+		return usage(aggregateHint, "--resources and --environment: one of them computes the metrics")
+	}
+	logger := newLogger(p.Stderr, p.Stderr)
+	metrics, err := c.metrics(logger)
+	if err != nil {
+		return usage(aggregateHint, "%w", err)
+	}
+	signalled, stop := untilSignal(ctx)
+	defer stop()
+	joined, err := collect.Aggregate(signalled, collect.AggregateConfig{
+		Patterns:       c.Patterns,
+		Output:         c.Output,
+		Overwrite:      c.Overwrite,
+		FailuresAsZero: c.CountFailuresAsZero,
+		Agent:          c.AgentName,
+		Metrics:        metrics,
+		Note:           func(text string) { logger.Warn().Msg(text) },
+	})
+	var signal stopSignal
+	if errors.As(context.Cause(signalled), &signal) {
+		return &exitError{status: signal.status()}
+	}
+	if err != nil {
+		return explainAggregate(err)
+	}
+	if !c.Quiet {
+		_ = c.report(joined).WriteText(p.Stderr) // nobody could be told
+	}
+	return partly(&joined.Summary, joined.Complete() && len(joined.MissingShards) == 0, c.AllowPartial)
+}
+
+// metrics is who computes the metrics; nil: nobody else does.
+func (c *aggregateCommand) metrics(logger zerolog.Logger) (collect.MetricsSource, error) {
+	if len(c.Environment) > 0 {
+		return c.environments(c.Name, int64(c.MaxReplyBytes), logger)
+	}
+	if c.Resources == "" {
+		return nil, nil
+	}
+	config := resourcesclient.Config{URL: c.Resources, MaxReplyBytes: int64(c.MaxReplyBytes), Logger: logger}
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("--resources: %w", err)
+	}
+	return collect.Resources{Client: resourcesclient.New(config)}, nil
+}
+
+func explainAggregate(err error) error {
+	var (
+		input  *collect.InputError
+		exists *collect.ExistsError
+	)
+	switch {
+	case errors.As(err, &input):
+		return &exitError{status: exitUsage, err: err}
+	case errors.As(err, &exists):
+		return usage("--overwrite to replace it, or another -o", "%w", err)
+	}
+	return err
+}
+
+// report is what came out of the joined runs.
+func (c *aggregateCommand) report(joined *collect.Joined) progress.Report {
+	report := progress.Report{Summary: &joined.Summary, Files: collect.FilesOf(c.Output)}
+	for _, shard := range joined.MissingShards {
+		report.Notes = append(report.Notes, progress.Note{Name: "no shard", Text: fmt.Sprintf("%d of %d: no file matched", shard.Part, shard.Of)})
+	}
+	if n := len(joined.Missing); n > 0 {
+		report.Notes = append(report.Notes, progress.Note{Name: "missing", Text: someOf(joined.Missing)})
+		report.Next = append(report.Next, fmt.Sprintf("turn run with --resume on the shard, or on the joined output, runs the %d that are missing", n))
+	}
+	if len(joined.Twice) > 0 {
+		report.Notes = append(report.Notes, progress.Note{Name: "twice", Text: someOf(joined.Twice) + ": the first result of each counts"})
+	}
+	return report
+}
+
+// someOf names rollouts, the first ten at most.
+func someOf(rollouts []collect.Rollout) string {
+	const most = 10
+	rollouts = slices.SortedFunc(slices.Values(rollouts), collect.Rollout.Compare)
+	var names []string
+	for _, r := range rollouts[:min(most, len(rollouts))] {
+		names = append(names, fmt.Sprintf("%d-%d (%s)", r.TaskIndex, r.RolloutIndex, r.TaskID))
+	}
+	if more := len(rollouts) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"example.com/turn/episode"
+	"example.com/turn/internal/collect"
+	"example.com/turn/internal/envclient"
+	"example.com/turn/internal/pool"
+)
+
+// environmentFlags name the environment servers that a run posts its episodes to.
+type environmentFlags struct {
+	Environment []route `help:"Post each episode to an environment server, ours or NeMo Gym's, instead of driving --resources and --agent. TASKSET=URL, repeated, is that of one taskset, and names it." placeholder:"[TASKSET=]URL" sep:"none"`
+}
+
+// A route is where the episodes of a taskset go; of those without a route when the
+// taskset is "".
+type route struct{ taskset, url string }
+
+// UnmarshalText reads URL or TASKSET=URL.
+func (r *route) UnmarshalText(text []byte) error {
+	r.url = string(text)
+	if taskset, url, ok := strings.Cut(r.url, "="); ok && !strings.Contains(taskset, "://") {
+		if taskset == "" {
+			return fmt.Errorf("%q names no taskset before the =", text)
+		}
+		r.taskset, r.url = taskset, url
+	}
+	return nil
+}
+
+// environments makes the target of the routes. name is that of the server without
+// a taskset.
+func (f environmentFlags) environments(name string, maxReplyBytes int64, logger zerolog.Logger) (collect.Environments, error) {
+	target := collect.Environments{Routes: map[string]collect.Environment{}}
+	transport := pool.New()
+	for _, route := range f.Environment {
+		environment := collect.Environment{Name: name}
+		if route.taskset != "" {
+			environment.Name = route.taskset
+		}
+		config := envclient.Config{
+			URL:           route.url,
+			Name:          environment.Name,
+			Transport:     transport,
+			MaxReplyBytes: maxReplyBytes,
+			Logger:        logger,
+		}
+		if err := config.Validate(); err != nil {
+			return target, fmt.Errorf("--environment: %w", err)
+		}
+		environment.Client = envclient.New(config)
+		_, again := target.Routes[route.taskset]
+		switch {
+		case again || route.taskset == "" && target.Default != nil:
+			return target, fmt.Errorf("--environment: two servers for one taskset: %s and another", route.url)
+		case route.taskset == "":
+			target.Default = &environment
+		default:
+			target.Routes[route.taskset] = environment
+		}
+	}
+	return target, nil
+}
+
+// A runTarget is what a run drives, and how it is released.
+type runTarget struct {
+	collect.Target
+	agent   string          // name of the agent server
+	limits  *episode.Driver // whose limits are in force; nil: another program's
+	release func()
+}
+
+// target makes what the flags name: an embedded environment, environment servers,
+// or a resources and an agent server.
+func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
+	if len(c.Environment) > 0 {
+		environments, err := c.environments(c.Name, int64(c.MaxReplyBytes), logger)
+		if err != nil {
+			return nil, usage(runHint, "%w", err)
+		}
+		return &runTarget{Target: environments, agent: c.AgentName, release: func() {}}, nil
+	}
+	release := func() {}
+	if c.Embedded != "" {
+		e, err := serveEmbedded(c.Embedded, "127.0.0.1:0", "127.0.0.1:0", logger)
+		if err != nil {
+			return nil, err
+		}
+		release = func() { _ = e.close() } // its sessions end with this process
+		c.drive(e)
+	}
+	driver, err := newDriver(driverConfig(c.serverFlags, c.protocolFlags, logger), runHint)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &runTarget{
+		Target:  collect.Servers{Driver: driver, Name: c.Name},
+		agent:   c.AgentName,
+		limits:  driver,
+		release: func() { driver.Close(); release() },
+	}, nil
+}
+
+// drive points the flags at an embedded environment.
+func (c *runCommand) drive(e *embedded) {
+	c.Resources, c.Agent = e.resourcesURL(), e.agentURL()
+	c.ResourcesName, c.AgentName = e.environment.ResourcesName, e.environment.AgentName
+	if len(c.ToolTransport) == 0 {
+		c.ToolTransport = e.environment.ToolTransports
+	}
+}
+
+// checkTarget reports flags that name no target, or more than one.
+func (c *runCommand) checkTarget() error {
+	servers := c.Resources != "" || c.Agent != ""
+	switch {
+	case c.Embedded != "" && (servers || len(c.Environment) > 0):
+		return usage(runHint, "--embedded brings servers of its own: leave out --resources, --agent and --environment")
+	case len(c.Environment) > 0 && servers:
+		return usage(runHint, "--environment has servers of its own: leave out --resources and --agent")
+	case len(c.Environment) > 0:
+		return c.checkOthersLimits()
+	case c.Embedded == "" && (c.Resources == "" || c.Agent == ""):
+		return usage(runHint, "run needs --resources URL and --agent URL, --environment URL, or --embedded NAME")
+	}
+	return nil
+}
+
+// checkOthersLimits refuses flags that an environment server would have to know of.
+func (c *runCommand) checkOthersLimits() error {
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{
+		{"--seed-timeout", c.SeedTimeout != 0},
+		{"--agent-timeout", c.AgentTimeout != 0},
+		{"--verify-timeout", c.VerifyTimeout != 0},
+		{"--tool-transport", len(c.ToolTransport) > 0},
+		{"--token-capture", c.TokenCapture},
+		{"--observability", c.Observability},
+	} {
+		if flag.set {
+			return usage(runHint, "%s is the environment server's own to set: it has no effect with --environment", flag.name)
+		}
+	}
+	return nil
+}

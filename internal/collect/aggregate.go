@@ -1,0 +1,304 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+)
+
+// An AggregateConfig says what outputs are joined, and into what.
+type AggregateConfig struct {
+	Patterns  []string // of rollouts files: globs, in which the files beside them are skipped
+	Output    string   // the rollouts file to write; the others are named after it
+	Overwrite bool
+
+	FailuresAsZero bool
+	Agent          string        // name of the agent server in the metrics
+	Metrics        MetricsSource // nil: statistics of our own
+	Note           func(string)  // nil: nobody is told
+}
+
+// Aggregate joins the outputs of several runs, shards of one dataset as a rule, and
+// returns what came out of them together. A rollout that is there twice counts
+// once, as in the first file that has it. The joined output can be resumed like any
+// other.
+//
+// The error is an *[InputError] when a file is not what it should be or none
+// matches, an *[ExistsError], an *[OwnedError] or an *[OutputError].
+func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
+	if config.Note == nil {
+		config.Note = func(string) {}
+	}
+	j := &joiner{config: config, files: FilesOf(config.Output), tasks: map[int64]digest{}, owed: map[key]bool{}, twice: map[key]bool{}, servers: map[string]bool{}}
+	j.past = newPast()
+	j.joined.FailuresAsZero = config.FailuresAsZero
+	parts, err := j.match()
+	if err != nil {
+		return nil, err
+	}
+	if err := j.join(parts); err != nil {
+		return nil, err
+	}
+	err = writeMetrics(ctx, j.files, config.Agent, config.Metrics, config.Note)
+	j.joined.Aggregated = err == nil && ctx.Err() == nil
+	return &j.joined, err
+}
+
+// Joined is what came out of several runs.
+type Joined struct {
+	Summary
+	Parts         int       // outputs that were joined
+	MissingShards []Shard   // that the others' names speak of
+	Missing       []Rollout // owed, with neither a result nor a failure
+	Twice         []Rollout // with more than one result
+}
+
+type joiner struct {
+	config AggregateConfig
+	files  Files
+	past   past
+	tasks  map[int64]digest // the task id of an index
+	owed   map[key]bool
+	twice  map[key]bool
+	joined Joined
+
+	servers map[string]bool // environment servers that rollouts are of
+}
+
+// match finds the rollouts files.
+func (j *joiner) match() ([]string, error) {
+	var parts []string
+	for _, pattern := range j.config.Patterns {
+		matches, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, &InputError{File: pattern, Err: err}
+		}
+		parts = append(parts, slices.DeleteFunc(matches, j.isNoPart)...)
+	}
+	if len(parts) == 0 {
+		return nil, &InputError{File: strings.Join(j.config.Patterns, " "), Err: errors.New("no rollouts file matches")}
+	}
+	slices.Sort(parts)
+	parts = slices.Compact(parts)
+	j.joined.Parts = len(parts)
+	j.joined.MissingShards = missingShards(parts)
+	for _, part := range parts {
+		if isOwned(part) {
+			j.config.Note(part + ": a run is still writing to it")
+		}
+	}
+	return parts, nil
+}
+
+// isNoPart reports whether a file that matches is none of the rollouts files.
+func (j *joiner) isNoPart(path string) bool {
+	return strings.HasSuffix(path, failuresSuffix) || strings.HasSuffix(path, inputsSuffix) ||
+		!strings.HasSuffix(path, ".jsonl") || sameFile(path, j.config.Output)
+}
+
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// isOwned reports whether a run is writing to an output.
+func isOwned(path string) bool {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return false // reading it will tell what is wrong
+	}
+	defer func() { _ = file.Close() }()
+	err = lock(file)
+	return err != nil && !errors.Is(err, errNoLocks)
+}
+
+// missingShards are the shards that the names of others speak of.
+func missingShards(paths []string) []Shard {
+	var of int
+	there := map[Shard]bool{}
+	for _, path := range paths {
+		if shard, ok := shardOf(path); ok {
+			there[shard], of = true, max(of, shard.Of)
+		}
+	}
+	var missing []Shard
+	for part := 1; part <= of; part++ {
+		if shard := (Shard{Part: part, Of: of}); !there[shard] {
+			missing = append(missing, shard)
+		}
+	}
+	return missing
+}
+
+// join writes the three files of the joined output.
+func (j *joiner) join(parts []string) error {
+	if err := os.MkdirAll(filepath.Dir(j.config.Output), 0o755); err != nil {
+		return &OutputError{File: j.config.Output, Err: err}
+	}
+	if isOwned(j.config.Output) {
+		return &OwnedError{File: j.config.Output}
+	}
+	if !j.config.Overwrite {
+		if err := j.files.CheckFree(); err != nil {
+			return err
+		}
+	}
+	steps := []struct {
+		path string
+		copy func(part Files, w io.Writer) error
+	}{{j.files.Inputs, j.copyInputs}, {j.files.Failures, j.copyFailures}, {j.files.Rollouts, j.copyResults}}
+	for _, step := range steps {
+		err := writeAnew(step.path+nextSuffix, func(w io.Writer) error {
+			for _, part := range parts {
+				if err := step.copy(FilesOf(part), w); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.Remove(step.path + nextSuffix) }() // where it still is, there was an error
+	}
+	for _, step := range steps {
+		if err := settle(step.path+nextSuffix, step.path); err != nil {
+			return err
+		}
+	}
+	// What it says is of other results.
+	if err := os.Remove(j.files.Aggregate); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &OutputError{File: j.files.Aggregate, Err: err}
+	}
+	return j.count()
+}
+
+// copyInputs copies what one run owed.
+func (j *joiner) copyInputs(part Files, w io.Writer) error {
+	if _, err := os.Stat(part.Inputs); errors.Is(err, fs.ErrNotExist) {
+		j.config.Note(part.Inputs + " is not there: what is missing of that run cannot be said")
+		return nil
+	}
+	return j.copyLines(part.Inputs, w, func(fields rawjson.Object) (bool, error) {
+		k, err := keyOf(fields)
+		if err != nil {
+			return false, err
+		}
+		j.servers[fields.Text("_ng_environment_server")] = true
+		id, _ := fields.Get("task_id")
+		task, known := j.tasks[k.task]
+		if now := digestOf(id); !known {
+			j.tasks[k.task] = now
+		} else if task != now {
+			return false, fmt.Errorf("task %d is another one than in the file before: these are no shards of one dataset", k.task)
+		}
+		twice := j.owed[k]
+		j.owed[k] = true
+		return !twice, nil
+	})
+}
+
+func (j *joiner) copyFailures(part Files, w io.Writer) error {
+	return j.copyLines(part.Failures, w, func(fields rawjson.Object) (bool, error) {
+		return true, j.past.addFailure(nil, fields)
+	})
+}
+
+func (j *joiner) copyResults(part Files, w io.Writer) error {
+	return j.copyLines(part.Rollouts, w, func(fields rawjson.Object) (bool, error) {
+		j.servers[fields.Text("_ng_environment_server")] = true
+		twice := j.past.twice
+		if err := j.past.addResult(nil, fields); err != nil {
+			return false, err
+		}
+		if j.past.twice == twice {
+			return true, nil
+		}
+		k, err := keyOf(fields)
+		if !j.twice[k] {
+			j.twice[k] = true
+			j.joined.Twice = append(j.joined.Twice, rolloutOf(taskIDOf(fields, "_ng_task_id"), k))
+		}
+		return false, err
+	})
+}
+
+// taskIDOf is the task id that a line has under that name.
+func taskIDOf(fields rawjson.Object, name string) protocol.TaskID {
+	id, _ := rawjson.ParseObject(fields.Present(name)) // of another kind: it names none
+	return protocol.TaskID{Taskset: id.Text("taskset"), TaskID: id.Text("task_id")}
+}
+
+// copyLines copies the lines of a file that are to be kept. A last line that was
+// cut off is left out, and noted.
+func (j *joiner) copyLines(path string, w io.Writer, keep func(rawjson.Object) (bool, error)) error {
+	rest, err := readOutput(path, func(text []byte, fields rawjson.Object) error {
+		kept, err := keep(fields)
+		if err != nil || !kept {
+			return err
+		}
+		if _, err := (rawjson.Body{text}).WriteLineTo(w); err != nil {
+			return &OutputError{File: j.config.Output, Err: err}
+		}
+		return nil
+	})
+	if err == nil && rest.size > 0 && !rest.whole {
+		j.config.Note(fmt.Sprintf("%s: left out a last line that was not whole (%d bytes)", path, rest.size))
+	}
+	return err
+}
+
+// count sums up what was copied.
+func (j *joiner) count() error {
+	counted, tasks := map[key]bool{}, map[int64]int{}
+	_, err := readOutput(j.files.Inputs, func(_ []byte, fields rawjson.Object) error {
+		k, err := keyOf(fields)
+		if err != nil {
+			return err
+		}
+		j.add(k, fields)
+		counted[k] = true
+		tasks[k.task]++
+		return nil
+	})
+	for k := range j.past.results { // those of a run whose inputs are not there
+		if !counted[k] {
+			j.add(k, nil)
+			tasks[k.task]++
+		}
+	}
+	for k := range j.past.failures {
+		if _, done := j.past.results[k]; !counted[k] && !done {
+			j.add(k, nil)
+			tasks[k.task]++
+		}
+	}
+	j.joined.Owed.Tasks, j.joined.Owed.Servers = len(tasks), len(j.servers)
+	for _, rollouts := range tasks {
+		j.joined.Owed.Repeats = max(j.joined.Owed.Repeats, rollouts)
+	}
+	return err
+}
+
+// add counts one rollout that is owed.
+func (j *joiner) add(k key, input rawjson.Object) {
+	j.joined.Owed.Rollouts++
+	failed, tried := j.past.failures[k]
+	if r, done := j.past.results[k]; done {
+		j.joined.addResult(k.task, r)
+	} else if tried {
+		j.joined.addFailure(k.task, failed.last, j.past.examples[failed.last], failed.terminal)
+	} else {
+		j.joined.Missing = append(j.joined.Missing, rolloutOf(taskIDOf(input, "task_id"), k))
+	}
+}

@@ -1,0 +1,334 @@
+package collect_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/internal/collect"
+	"example.com/turn/retry"
+)
+
+// stage is a target that plays attempts without a server, so that a run of it can
+// be watched in a bubble of time.
+type stage struct {
+	// play is one attempt; nil: it takes a second and has a reward of 1.
+	play func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure)
+
+	mu       sync.Mutex
+	began    time.Time
+	attempts []string // "rollout id @ when it began", in their order
+	inFlight int
+	most     int
+}
+
+func (s *stage) Server(string) (string, error) { return "env", nil }
+func (s *stage) Delivery(f *failures.Failure) collect.Delivery {
+	return collect.Servers{}.Delivery(f)
+}
+func (s *stage) AggregateMetrics(context.Context, string, func() (io.ReadCloser, error)) ([]byte, error) {
+	return []byte(`{}`), nil
+}
+
+func (s *stage) Attempt(ctx context.Context, r *episode.Request) episode.Reply {
+	s.mu.Lock()
+	if s.began.IsZero() {
+		s.began = time.Now()
+	}
+	s.attempts = append(s.attempts, fmt.Sprintf("%s@%s", r.EpisodeID.CaptureKey(), time.Since(s.began)))
+	s.inFlight++
+	s.most = max(s.most, s.inFlight)
+	s.mu.Unlock()
+	reply := episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
+	if s.play == nil {
+		time.Sleep(time.Second)
+	} else {
+		reply.Result, reply.Failure = s.play(ctx, r)
+	}
+	if reply.Failure == nil && reply.Result == nil {
+		reply.Result = scored(1)
+	}
+	s.mu.Lock()
+	s.inFlight--
+	s.mu.Unlock()
+	return reply
+}
+
+// scored is a result with a reward.
+func scored(reward float64) *episode.Result {
+	id := &episode.Request{}
+	id.EpisodeID.RolloutID, id.TaskID.Taskset, id.TaskID.TaskID = "a", "b", "c"
+	body := fmt.Sprintf(`{"episode_id":{"rollout_id":"a"},"task_id":{"taskset":"b","task_id":"c"},"result":{"reward":%g,"responses_create_params":{},"response":{}}}`, reward)
+	reply, err := episode.ParseReply([]byte(body), id)
+	if err != nil {
+		panic(err)
+	}
+	return reply.Result
+}
+
+func refusal() *failures.Failure { return failures.New(failures.StageSeed, "", "busy") }
+
+// after takes a time, or less when the context ends, which is the failure then.
+func after(ctx context.Context, took time.Duration) *failures.Failure {
+	select {
+	case <-time.After(took):
+		return nil
+	case <-ctx.Done():
+		return failures.Interrupted(failures.StageAgent, context.Cause(ctx), "in a test")
+	}
+}
+
+// play runs n rows on the stage in a bubble of time. begin may do something while it
+// runs.
+func play(t *testing.T, n int, s *stage, change func(*collect.Config)) (summary *collect.Summary) {
+	t.Helper()
+	dir := t.TempDir()
+	config := collect.Config{
+		Dataset:     filepath.Join(dir, "tasks.jsonl"),
+		Output:      filepath.Join(dir, "rollouts.jsonl"),
+		Target:      s,
+		Concurrency: 1,
+		// Without luck: each wait is the longest that it may be.
+		Policy: retry.Policy{Backoff: 10 * time.Second, Random: func() float64 { return 0.999999 }},
+	}
+	if err := os.WriteFile(config.Dataset, []byte(flat(n)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if change != nil {
+			change(&config)
+		}
+		var err error
+		if summary, err = collect.Run(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return summary
+}
+
+// keys are the attempts without their times.
+func (s *stage) keys() []string {
+	var keys []string
+	for _, attempt := range s.attempts {
+		key, _, _ := strings.Cut(attempt, "@")
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func is(r *episode.Request, rollout string) bool { return r.EpisodeID.RolloutID == rollout }
+
+// What failed goes behind the rows that have not begun, and holds nobody's place
+// while it waits.
+func TestAFailedRolloutGoesBehindTheOthers(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if err := after(ctx, time.Second); err != nil || is(r, "0-0") || is(r, "2-0") && r.EpisodeID.Attempt == 0 {
+			return nil, refusal()
+		}
+		return nil, nil
+	}}
+	summary := play(t, 4, s, nil)
+	want := []string{
+		"0-0@0s", "1-0@1s", "2-0@2s", "3-0@3s",
+		"0-0-a1@11s", // ten seconds after it failed at 1 s
+		"2-0-a1@13s",
+		"0-0-a2@32s", // twenty after 12 s
+	}
+	if diff := cmp.Diff(want, rounded(s.attempts)); diff != "" {
+		t.Errorf("attempts (-want +got):\n%s", diff)
+	}
+	if summary.Done != 3 || summary.Failed != 1 || summary.Attempts != 7 || summary.Retries != 3 {
+		t.Errorf("summary %+v, want 3 done, 1 failed in 7 attempts, 3 of them retries", summary)
+	}
+}
+
+// rounded are attempts with their times to the second.
+func rounded(attempts []string) []string {
+	var out []string
+	for _, attempt := range attempts {
+		key, at, _ := strings.Cut(attempt, "@")
+		d, err := time.ParseDuration(at)
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, key+"@"+d.Round(time.Second).String())
+	}
+	return out
+}
+
+// One task that hangs for a second and fails, each time, costs the others one place
+// at most, and no more attempts than it may have.
+func TestAPoisonTaskDelaysNobody(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "0-0") {
+			_ = after(ctx, time.Second)
+			return nil, refusal()
+		}
+		return nil, after(ctx, 100*time.Millisecond)
+	}}
+	summary := play(t, 50, s, func(c *collect.Config) { c.Concurrency = 4 })
+	if summary.Done != 49 || summary.Failed != 1 || s.most != 4 {
+		t.Errorf("summary %+v with %d in flight, want 49 done and 1 failed with 4", summary, s.most)
+	}
+	attempts := rounded(s.attempts)
+	if diff := cmp.Diff([]string{"0-0-a1@11s", "0-0-a2@32s"}, attempts[50:]); diff != "" {
+		t.Errorf("attempts after the others (-want +got):\n%s", diff)
+	}
+	// Three places serve 49 episodes of 0.1 s in 17 rounds, four for a while.
+	last, err := time.ParseDuration(strings.SplitN(s.attempts[49], "@", 2)[1])
+	if err != nil || last > 1700*time.Millisecond {
+		t.Errorf("the last of the others began after %s, %v", last, err)
+	}
+}
+
+// A task that will be refused for good is tried once.
+func TestATerminalFailureIsTriedOnce(t *testing.T) {
+	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) {
+		f := refusal()
+		f.Terminal = true
+		return nil, f
+	}}
+	if summary := play(t, 1, s, nil); summary.Attempts != 1 || summary.FailedForGood != 1 {
+		t.Errorf("summary %+v, want one attempt", summary)
+	}
+}
+
+// Every row is dispatched in order, and no more are in flight than may be.
+func TestRowsBeginInOrder(t *testing.T) {
+	s := &stage{}
+	play(t, 7, s, func(c *collect.Config) { c.Concurrency = 3 })
+	want := []string{"0s", "0s", "0s", "1s", "1s", "1s", "2s"}
+	var times []string
+	for _, attempt := range rounded(s.attempts) {
+		_, at, _ := strings.Cut(attempt, "@")
+		times = append(times, at)
+	}
+	if diff := cmp.Diff(want, times); diff != "" || s.most != 3 {
+		t.Errorf("%d in flight, began at (-want +got):\n%s", s.most, diff)
+	}
+	for i, key := range s.keys()[3:6] {
+		if !strings.Contains("3-0 4-0 5-0", key) {
+			t.Errorf("attempt %d is %s, which comes later", i, key)
+		}
+	}
+}
+
+// Near the end of the budget nothing begins that would not end in time.
+func TestABudget(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		budget, margin time.Duration
+		took           time.Duration
+		attempts, done int
+		notes          bool
+	}{
+		{"enough", time.Minute, 0, time.Second, 20, 20, false},
+		{"a margin of its own", 10 * time.Second, 3 * time.Second, time.Second, 7, 7, true},
+		{"as long as attempts take, once there are five", 10500 * time.Millisecond, 0, 2 * time.Second, 5, 5, true},
+		{"nothing to go by yet: the last is cut off", 7 * time.Second, 0, 2 * time.Second, 4, 3, true},
+		{"used up before it began", time.Nanosecond, time.Second, time.Second, 0, 0, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+				return nil, after(ctx, test.took)
+			}}
+			var notes []string
+			summary := play(t, 20, s, func(c *collect.Config) {
+				c.Budget = collect.Budget{Deadline: time.Now().Add(test.budget), Margin: test.margin}
+				c.Note = func(note string) { notes = append(notes, note) }
+			})
+			if len(s.attempts) != test.attempts || summary.Done != test.done || summary.Missing() != 20-test.done || summary.Failed != 0 {
+				t.Errorf("%d attempts, summary %+v; want %d attempts, %d done and the rest missing", len(s.attempts), summary, test.attempts, test.done)
+			}
+			if got := len(notes) == 1 && strings.Contains(notes[0], "budget"); got != test.notes {
+				t.Errorf("notes %q", notes)
+			}
+		})
+	}
+}
+
+// The budget ends a run also while it waits for a rollout's next attempt.
+func TestABudgetEndsAWait(t *testing.T) {
+	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) { return nil, refusal() }}
+	var took time.Duration
+	summary := play(t, 1, s, func(c *collect.Config) {
+		began := time.Now()
+		c.Budget = collect.Budget{Deadline: began.Add(8 * time.Second), Margin: 3 * time.Second}
+		c.Note = func(string) { took = time.Since(began) }
+	})
+	if took != 5*time.Second || summary.Missing() != 1 || summary.Failed != 0 {
+		t.Errorf("it ended after %s with %+v, want 5 s and one missing", took, summary)
+	}
+}
+
+// Drained, a run begins nothing more; what is in flight goes on.
+func TestADrainedRun(t *testing.T) {
+	s := &stage{}
+	summary := play(t, 9, s, func(c *collect.Config) {
+		drain := make(chan struct{})
+		c.Concurrency, c.Drain = 2, drain
+		time.AfterFunc(1500*time.Millisecond, func() { close(drain) })
+	})
+	if summary.Done != 4 || summary.Missing() != 5 || len(s.attempts) != 4 {
+		t.Errorf("summary %+v after %d attempts, want 4 done and 5 missing", summary, len(s.attempts))
+	}
+}
+
+// A run that is drained while all it has left waits ends at once.
+func TestADrainEndsAWait(t *testing.T) {
+	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) { return nil, refusal() }}
+	var began, drained time.Time
+	summary := play(t, 2, s, func(c *collect.Config) {
+		drain := make(chan struct{})
+		c.Drain = drain
+		began = time.Now()
+		time.AfterFunc(4*time.Second, func() { drained = time.Now(); close(drain) })
+	})
+	if summary.Missing() != 2 || drained.Sub(began) != 4*time.Second || len(s.attempts) != 2 {
+		t.Errorf("summary %+v after %d attempts", summary, len(s.attempts))
+	}
+}
+
+// A cap on elapsed time counts from a rollout's first failure in this run.
+func TestACapOnElapsedTime(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		_ = after(ctx, time.Hour) // before the first failure it does not count
+		return nil, refusal()
+	}}
+	summary := play(t, 1, s, func(c *collect.Config) { c.Policy.MaxAttempts, c.Policy.MaxElapsed = 9, 90*time.Minute })
+	if summary.Attempts != 3 || summary.Failed != 1 {
+		t.Errorf("summary %+v, want three attempts: when the second failed, an hour had passed since the first had, and when the third did, two", summary)
+	}
+}
+
+// Nobody is there for a while: the rows that have met that look out for the server,
+// and the others wait for it with all their attempts.
+func TestAnOutageDoesNotUseUpTheDataset(t *testing.T) {
+	var began time.Time
+	down := func() bool { return time.Since(began) < 100*time.Second }
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if err := after(ctx, time.Second); err != nil || !down() {
+			return nil, err
+		}
+		f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
+		f.Unsent = true
+		return nil, f
+	}}
+	summary := play(t, 50, s, func(c *collect.Config) { c.Concurrency = 4; began = time.Now() })
+	// Four rows at first, and one more every ten seconds. Those that began less than
+	// 30 s before the end have an attempt left then.
+	if summary.Failed < 4 || summary.Failed > 12 || summary.Done != 50-summary.Failed {
+		t.Errorf("%d failed and %d done of 50, want about ten failed", summary.Failed, summary.Done)
+	}
+}

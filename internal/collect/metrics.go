@@ -1,0 +1,357 @@
+package collect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/internal/score"
+)
+
+// A MetricsSource computes the metrics of verify responses: the resources server,
+// straight or through its environment server.
+type MetricsSource interface {
+	// AggregateMetrics posts a body to POST /aggregate_metrics for the environment
+	// server of that name, and returns the reply's body. The body is opened anew
+	// for each try.
+	AggregateMetrics(ctx context.Context, server string, body func() (io.ReadCloser, error)) ([]byte, error)
+}
+
+// metricsFields are what an entry of the aggregate metrics has of a reply, with
+// what stands for one that is not there.
+var metricsFields = []struct{ name, none string }{
+	{"agent_metrics", "{}"}, {"key_metrics", "{}"}, {"group_level_metrics", "[]"}, {"repeat_level_metrics", "[]"},
+}
+
+// writeMetrics writes the aggregate metrics of a run's results, one entry for each
+// environment server: the source's, or statistics of our own where there is no
+// source, or it fails, which is noted.
+func writeMetrics(ctx context.Context, files Files, agent string, source MetricsSource, note func(string)) error {
+	servers, err := serversOf(files.Rollouts)
+	if err != nil {
+		return err
+	}
+	entries := []byte{'['}
+	for _, server := range servers {
+		reply, err := askMetrics(ctx, files, server, source)
+		if ctx.Err() != nil {
+			return nil // whoever stops a run does not wait for its metrics
+		}
+		if err != nil {
+			note(fmt.Sprintf("%v: %s has the statistics of this program instead", err, files.Aggregate))
+		}
+		if reply == nil {
+			if reply, err = ownMetrics(files, server); err != nil {
+				return err
+			}
+		}
+		entries = appendElement(entries, metricsEntry(agent, server, reply))
+	}
+	return writeWhole(files.Aggregate, func(w io.Writer) error {
+		_, err := w.Write(forReading(append(entries, ']')))
+		if err != nil {
+			err = &OutputError{File: files.Aggregate, Err: err}
+		}
+		return err
+	})
+}
+
+// forReading is a JSON text as a person reads it, unless it is too long for that.
+func forReading(text []byte) []byte {
+	const longest = 1 << 20
+	var indented bytes.Buffer
+	if len(text) > longest || json.Indent(&indented, text, "", "  ") != nil {
+		return append(text, '\n')
+	}
+	return append(indented.Bytes(), '\n')
+}
+
+// askMetrics has the source compute the metrics of one server's results. The reply
+// is nil when there is none.
+func askMetrics(ctx context.Context, files Files, server string, source MetricsSource) (rawjson.Object, error) {
+	if source == nil {
+		return nil, nil
+	}
+	body, err := source.AggregateMetrics(ctx, server, func() (io.ReadCloser, error) { return openVerdicts(files.Rollouts, server) })
+	if err != nil {
+		return nil, err
+	}
+	reply, err := rawjson.ParseObject(body)
+	if err != nil {
+		return nil, fmt.Errorf("the reply to POST /aggregate_metrics: %w", err)
+	}
+	return reply, nil
+}
+
+func metricsEntry(agent, server string, reply rawjson.Object) rawjson.Body {
+	var ref rawjson.ObjectWriter
+	ref.Text("name", agent)
+	var w rawjson.ObjectWriter
+	w.Body("agent_ref", ref.End())
+	w.Text("_ng_environment_server", server)
+	for _, field := range metricsFields {
+		value := reply.Present(field.name)
+		if value == nil {
+			value = []byte(field.none)
+		}
+		w.Value(field.name, value)
+	}
+	return w.End()
+}
+
+// serversOf are the environment servers that results are of, in their order.
+func serversOf(rollouts string) ([]string, error) {
+	var servers []string
+	known := map[string]bool{}
+	_, err := readOutput(rollouts, func(_ []byte, fields rawjson.Object) error {
+		if name := fields.Text("_ng_environment_server"); !known[name] {
+			known[name] = true
+			servers = append(servers, name)
+		}
+		return nil
+	})
+	return servers, err
+}
+
+// verdicts is the body of POST /aggregate_metrics: {"verify_responses": […]} of one
+// environment server's results. It is read from the rollouts file as it is sent, so
+// that no more than a line is in memory.
+type verdicts struct {
+	file   *os.File
+	lines  *lines
+	server string
+	seen   map[key]bool
+	buffer bytes.Buffer
+	begun  bool
+	ended  bool
+}
+
+func openVerdicts(rollouts, server string) (io.ReadCloser, error) {
+	file, err := os.Open(rollouts)
+	if err != nil {
+		return nil, err
+	}
+	v := &verdicts{file: file, lines: newLines(file), server: server, seen: map[key]bool{}}
+	v.buffer.WriteString(`{"verify_responses":[`)
+	return v, nil
+}
+
+func (v *verdicts) Close() error { return v.file.Close() }
+
+func (v *verdicts) Read(p []byte) (int, error) {
+	for v.buffer.Len() < len(p) && !v.ended { // as much as is asked for: each read is a write to a socket
+		if err := v.next(); err != nil {
+			return 0, err
+		}
+	}
+	return v.buffer.Read(p)
+}
+
+// next puts the next result into the buffer, or the end of the body.
+func (v *verdicts) next() error {
+	line, err := v.lines.next()
+	if errors.Is(err, io.EOF) {
+		v.ended = true
+		v.buffer.WriteString("]}")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fields, err := rawjson.ParseObject(line)
+	if err != nil {
+		return inputError(v.file.Name(), v.lines.number, err)
+	}
+	k, err := keyOf(fields)
+	if err != nil {
+		return inputError(v.file.Name(), v.lines.number, err)
+	}
+	if v.seen[k] || fields.Text("_ng_environment_server") != v.server {
+		return nil
+	}
+	v.seen[k] = true
+	if v.begun {
+		v.buffer.WriteByte(',')
+	}
+	v.begun = true
+	_, err = verdict(fields).WriteTo(&v.buffer)
+	return err
+}
+
+// verdict is a result without what is large and tells a verifier's metrics nothing.
+func verdict(fields rawjson.Object) rawjson.Body {
+	var w rawjson.ObjectWriter
+	for _, field := range fields {
+		switch field.Name {
+		case "responses_create_params", "ng_agent_observations", "ng_trajectory":
+		case "response":
+			w.Body("response", usage(field.Value))
+		default:
+			w.Member(field)
+		}
+	}
+	return w.End()
+}
+
+// usage is what stays of a response.
+func usage(response []byte) rawjson.Body {
+	var w rawjson.ObjectWriter
+	fields, _ := rawjson.ParseObject(response) // of another kind: nothing stays
+	for _, field := range fields {
+		if field.Name == "usage" || field.Name == "incomplete_details" {
+			w.Member(field)
+		}
+	}
+	return w.End()
+}
+
+// ownMetrics are statistics of one server's results, in the fields of a reply to
+// POST /aggregate_metrics.
+func ownMetrics(files Files, server string) (rawjson.Object, error) {
+	owed, err := owedOf(files.Inputs, server)
+	if err != nil {
+		return nil, err
+	}
+	s := statistics{owed: owed, repeats: map[int64]*score.Board{}}
+	seen := map[key]bool{}
+	_, err = readOutput(files.Rollouts, func(_ []byte, fields rawjson.Object) error {
+		k, err := keyOf(fields)
+		if err != nil || seen[k] || fields.Text("_ng_environment_server") != server {
+			return err
+		}
+		seen[k] = true
+		r, err := resultOf(fields)
+		if err == nil {
+			s.add(k, r)
+		}
+		return err
+	})
+	return s.metrics(), err
+}
+
+// owed counts the rollouts that one server owes.
+type owed struct {
+	tasks   map[int64]int // of a task
+	repeats map[int64]int // of a rollout index
+}
+
+func owedOf(inputs, server string) (owed, error) {
+	o := owed{tasks: map[int64]int{}, repeats: map[int64]int{}}
+	_, err := readOutput(inputs, func(_ []byte, fields rawjson.Object) error {
+		k, err := keyOf(fields)
+		if err == nil && fields.Text("_ng_environment_server") == server {
+			o.tasks[k.task]++
+			o.repeats[k.rollout]++
+		}
+		return err
+	})
+	return o, err
+}
+
+// statistics are what can be said of results whose verifier is not asked.
+type statistics struct {
+	owed    owed
+	all     score.Board
+	repeats map[int64]*score.Board // by rollout index
+	masked  int64
+}
+
+func (s *statistics) add(k key, r result) {
+	if r.masked {
+		s.masked++
+		return
+	}
+	s.all.Add(k.task, r.reward)
+	if s.repeats[k.rollout] == nil {
+		s.repeats[k.rollout] = &score.Board{}
+	}
+	s.repeats[k.rollout].Add(k.task, r.reward)
+}
+
+func (s *statistics) metrics() rawjson.Object {
+	var agent, key rawjson.ObjectWriter
+	writeMean(&agent, &s.all)
+	writeMean(&key, &s.all)
+	for _, k := range PassesOf(len(s.owed.repeats)) {
+		if pass, ok := s.all.Pass(k); ok {
+			agent.Float(fmt.Sprintf("pass@%d", k), pass.Value)
+			agent.Int(fmt.Sprintf("pass@%d/num_tasks", k), int64(pass.Tasks))
+		}
+	}
+	agent.Int("num_samples", int64(s.all.Samples()))
+	agent.Int("num_masked", s.masked)
+	return rawjson.Object{
+		{Name: "agent_metrics", Value: agent.End().Bytes()},
+		{Name: "key_metrics", Value: key.End().Bytes()},
+		{Name: "group_level_metrics", Value: s.groups()},
+		{Name: "repeat_level_metrics", Value: s.byRepeat()},
+	}
+}
+
+// PassesOf are the k of pass@k for so many repeats.
+func PassesOf(repeats int) []int {
+	if repeats > 1 {
+		return []int{1, repeats}
+	}
+	return []int{1}
+}
+
+// writeMean writes the mean reward and its interval, where there are any.
+func writeMean(w *rawjson.ObjectWriter, board *score.Board) {
+	mean, ok := board.Mean()
+	if ok {
+		w.Float("mean/reward", mean.Value)
+	}
+	if mean.Bounded {
+		w.Float("ci_low_95/reward", mean.Low)
+		w.Float("ci_high_95/reward", mean.High)
+	}
+}
+
+// groups are the metrics of each task with a sample. One that lost samples has the
+// count that it has.
+func (s *statistics) groups() []byte {
+	out := []byte{'['}
+	for task, group := range s.all.Tasks() {
+		var w rawjson.ObjectWriter
+		w.Int("_ng_task_index", task)
+		w.Float("mean/reward", group.Mean)
+		w.Int("num_rollouts", int64(group.Samples))
+		if expected := s.owed.tasks[task]; expected > 0 {
+			w.Int("expected_num_rollouts", int64(expected))
+			w.Int("missing_num_rollouts", int64(expected-group.Samples))
+		}
+		out = appendElement(out, w.End())
+	}
+	return append(out, ']')
+}
+
+func (s *statistics) byRepeat() []byte {
+	out := []byte{'['}
+	for _, repeat := range slices.Sorted(maps.Keys(s.repeats)) {
+		board := s.repeats[repeat]
+		var w rawjson.ObjectWriter
+		w.Int("_ng_rollout_index", repeat)
+		w.Int("sample_count", int64(board.Samples()))
+		if expected := s.owed.repeats[repeat]; expected > 0 {
+			w.Int("missing_count", int64(expected-board.Samples()))
+		}
+		writeMean(&w, board)
+		out = appendElement(out, w.End())
+	}
+	return append(out, ']')
+}
+
+func appendElement(array []byte, element rawjson.Body) []byte {
+	if len(array) > 1 {
+		array = append(array, ',')
+	}
+	return append(array, element.Bytes()...)
+}

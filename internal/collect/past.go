@@ -1,0 +1,224 @@
+package collect
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+)
+
+// A key names a rollout in the output files.
+type key struct{ task, rollout int64 }
+
+// A past is what earlier runs have left: what a run that resumes them need not, or
+// must not, do again.
+type past struct {
+	results  map[key]result
+	failures map[key]failedBefore
+
+	twice int // lines of the rollouts file that are not the first of their rollout
+
+	resultsTail  tail
+	failuresTail tail
+	names        map[FailureGroup]FailureGroup // so that a million lines share a few texts
+	examples     map[FailureGroup]string
+}
+
+// A result is what a summary wants of a line of the rollouts file.
+type result struct {
+	reward float64
+	masked bool
+}
+
+// failedBefore is the failed attempts of a rollout.
+type failedBefore struct {
+	attempts int
+	terminal bool // any of them
+	last     FailureGroup
+}
+
+func newPast() past {
+	return past{
+		results:  map[key]result{},
+		failures: map[key]failedBefore{},
+		names:    map[FailureGroup]FailureGroup{},
+		examples: map[FailureGroup]string{},
+	}
+}
+
+// readPast reads what earlier runs have left in the files and changes nothing. A
+// line that cannot be read is an *[InputError], unless it is the last one and was
+// cut off.
+func readPast(files Files) (past, error) {
+	p := newPast()
+	var err error
+	if p.resultsTail, err = readOutput(files.Rollouts, p.addResult); err != nil {
+		return p, err
+	}
+	p.failuresTail, err = readOutput(files.Failures, p.addFailure)
+	return p, err
+}
+
+// addResult takes in a line of the rollouts file. The first line of a rollout
+// counts.
+func (p *past) addResult(_ []byte, fields rawjson.Object) error {
+	k, err := keyOf(fields)
+	if err != nil {
+		return err
+	}
+	if _, known := p.results[k]; known {
+		p.twice++
+		return nil
+	}
+	r, err := resultOf(fields)
+	if err == nil {
+		p.results[k] = r
+	}
+	return err
+}
+
+func (p *past) addFailure(_ []byte, fields rawjson.Object) error {
+	k, err := keyOf(fields)
+	if err != nil {
+		return err
+	}
+	before := p.failures[k]
+	before.attempts++
+	before.terminal = before.terminal || isTrue(fields, "_ng_failure_terminal")
+	before.last = p.group(fields)
+	p.failures[k] = before
+	return nil
+}
+
+func (p *past) group(fields rawjson.Object) FailureGroup {
+	group := FailureGroup{
+		Stage: failures.Stage(fields.Text("_ng_failure_stage")),
+		Kind:  failures.Kind(fields.Text("failure_kind")),
+	}
+	if known, ok := p.names[group]; ok {
+		return known
+	}
+	p.names[group] = group
+	if p.examples[group] = fields.Text("failure_reason"); p.examples[group] == "" {
+		p.examples[group] = fields.Text("_ng_failure_message")
+	}
+	return group
+}
+
+// knows reports whether an earlier run has left anything of a rollout.
+func (p *past) knows(k key) bool {
+	_, done := p.results[k]
+	return done || p.failures[k].attempts > 0
+}
+
+func keyOf(fields rawjson.Object) (key, error) {
+	task, err := wholeOf(fields, "_ng_task_index")
+	if err != nil {
+		return key{}, err
+	}
+	rollout, err := wholeOf(fields, "_ng_rollout_index")
+	return key{task, rollout}, err
+}
+
+func wholeOf(fields rawjson.Object, name string) (int64, error) {
+	value, there := fields.Get(name)
+	if !there {
+		return 0, fmt.Errorf("the line lacks %s", name)
+	}
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is no whole number", name)
+	}
+	return n, nil
+}
+
+func isTrue(fields rawjson.Object, name string) bool {
+	value, _ := fields.Get(name)
+	return string(value) == "true"
+}
+
+func resultOf(fields rawjson.Object) (result, error) {
+	value, _ := fields.Get("reward")
+	reward, err := strconv.ParseFloat(string(value), 64)
+	if err != nil {
+		return result{}, errors.New("the line has no reward that is a number")
+	}
+	return result{reward: reward, masked: isTrue(fields, "mask_sample")}, nil
+}
+
+// A tail is what stands behind the last line end of an output file.
+type tail struct {
+	at    int64 // where it begins
+	size  int
+	whole bool // it is a line that lacks only its end
+}
+
+// readOutput reads the lines of an output file, which need not be there. line gets
+// each with its fields, and may keep neither.
+func readOutput(path string, line func(text []byte, fields rawjson.Object) error) (tail, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return tail{}, nil
+	}
+	if err != nil {
+		return tail{}, &OutputError{File: path, Err: err}
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	in := bufio.NewReaderSize(file, 256<<10)
+	var rest tail
+	for number := 1; ; number++ {
+		text, err := in.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return rest, inputError(path, number, err)
+		}
+		atEnd := err != nil
+		if atEnd {
+			rest.size, rest.whole = len(text), rawjson.Valid(text)
+		}
+		if len(bytes.TrimSpace(text)) > 0 && (!atEnd || rest.whole) {
+			if err := readLine(text, line); err != nil {
+				return rest, inputError(path, number, err)
+			}
+		}
+		if atEnd {
+			return rest, nil
+		}
+		rest.at += int64(len(text))
+	}
+}
+
+func readLine(text []byte, line func([]byte, rawjson.Object) error) error {
+	fields, err := rawjson.ParseObject(text)
+	if err != nil {
+		return err
+	}
+	return line(bytes.TrimSpace(text), fields)
+}
+
+// mend settles the tail of a file: what a run that was killed has left of a last
+// line is cut away, and noted; a last line that lacks only its end gets it.
+func (o *output) mend(t tail, note func(string)) error {
+	switch {
+	case t.size == 0:
+		return nil
+	case t.whole:
+		if _, err := o.file.WriteAt([]byte("\n"), o.end); err != nil {
+			return &OutputError{File: o.path, Err: err}
+		}
+		return o.cut(o.end + 1)
+	}
+	note(fmt.Sprintf("%s: cut away a last line that was not whole (%d bytes)", o.path, t.size))
+	return o.cut(t.at)
+}
+
+// A ChangedError says how a run differs from the one that it is to resume.
+type ChangedError struct{ What string }
+
+func (e *ChangedError) Error() string { return e.What }

@@ -1,0 +1,165 @@
+package collect_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/internal/collect"
+	"example.com/turn/internal/scripted"
+)
+
+// A reader looks for the line of each attempt that it is told of.
+type reader struct {
+	t       *testing.T
+	files   collect.Files
+	results string // as far as they were read
+	failed  string
+	told    int
+}
+
+func (r *reader) Prepared(collect.Owed)       {}
+func (r *reader) Settled(float64, bool, bool) {}
+func (r *reader) Began(collect.Rollout, bool) {}
+
+func (r *reader) Ended(rollout collect.Rollout, attempt episode.Attempt) {
+	r.told++
+	path, text := r.files.Rollouts, &r.results
+	if attempt.Failure != nil {
+		path, text = r.files.Failures, &r.failed
+	}
+	file, err := os.ReadFile(path)
+	if err != nil || !strings.HasPrefix(string(file), *text) {
+		r.t.Errorf("%s does not hold what it held: %v", path, err)
+	}
+	*text = string(file)
+	want := fmt.Sprintf(`"_ng_task_index":%d,`, rollout.TaskIndex)
+	if attempt := attempt.EpisodeID.Attempt; attempt > 0 {
+		want += fmt.Sprintf(`"_ng_rollout_index":0,"_ng_attempt_index":%d,`, attempt)
+	} else {
+		want += `"_ng_rollout_index":0,"_ng_env`
+	}
+	if at := strings.Index(*text, want); at < 0 || !strings.Contains((*text)[at:], "}\n") || strings.Contains((*text)[at+1:], want) {
+		r.t.Errorf("attempt %d of task %d is told of, and its line is not in %s once", attempt.EpisodeID.Attempt, rollout.TaskIndex, path)
+	}
+}
+
+// Lines of many attempts that end at once are whole, in their file once, and there
+// before they count.
+func TestLinesAreOnDiskBeforeTheyCount(t *testing.T) {
+	const tasks = 300
+	s := atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+		var n int
+		_, _ = fmt.Sscanf(r.EpisodeID.RolloutID, "%d-0", &n)
+		if n%3 == 0 && r.EpisodeID.Attempt == 0 {
+			return nil, failures.New(failures.StageAgent, "", strings.Repeat("é\n", n))
+		}
+		size := n
+		if n%50 == 1 { // more than is written at once
+			size = 200_000
+		}
+		return verdict(fmt.Sprintf(`"reward":%d,"pad":"%s"`, n, strings.Repeat("x", size))), nil
+	})
+	b := onStage(t, flat(tasks), s)
+	b.config.Concurrency = 64
+	r := &reader{t: t, files: b.files()}
+	b.config.Observer = r
+	summary := b.run(t)
+	if summary.Done != tasks || summary.Retries != tasks/3 || r.told != tasks+tasks/3 {
+		t.Errorf("summary %+v, and %d attempts were told of; want %d done with %d retries", summary, r.told, tasks, tasks/3)
+	}
+	results := b.results(t)
+	for i, l := range results {
+		if l.TaskIndex != int64(i) || l.Reward != float64(i) {
+			t.Fatalf("line %d is of task %d with %g", i, l.TaskIndex, l.Reward)
+		}
+	}
+	if failed := b.failures(t); len(results) != tasks || len(failed) != tasks/3 {
+		t.Errorf("%d results and %d failures, want %d and %d", len(results), len(failed), tasks, tasks/3)
+	}
+}
+
+// An output that vanishes stops the run: nothing begins any more, what runs is
+// closed, and the error names the file.
+func TestAnOutputThatVanishesStopsTheRun(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		vanish func(f collect.Files) error
+		file   func(f collect.Files) string
+		says   string
+		failed bool // it is a failure that cannot be written
+	}{
+		{"the results are taken away", func(f collect.Files) error { return os.Remove(f.Rollouts) }, func(f collect.Files) string { return f.Rollouts }, "no such file", false},
+		{"the results are moved", func(f collect.Files) error { return os.Rename(f.Rollouts, f.Rollouts+".old") }, func(f collect.Files) string { return f.Rollouts }, "no such file", false},
+		{"others take the place of the results", func(f collect.Files) error {
+			return errors.Join(os.Remove(f.Rollouts), os.WriteFile(f.Rollouts, nil, 0o644))
+		}, func(f collect.Files) string { return f.Rollouts }, "replaced", false},
+		{"the failures are taken away", func(f collect.Files) error { return os.Remove(f.Failures) }, func(f collect.Files) string { return f.Failures }, "no such file", true},
+		{"the folder is taken away", func(f collect.Files) error { return os.RemoveAll(filepath.Dir(f.Rollouts)) }, func(f collect.Files) string { return f.Rollouts }, "no such file", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &stage{}
+			b := onStage(t, flat(9), s)
+			b.config.Concurrency = 1
+			b.config.Target = atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+				s.attempts = append(s.attempts, r.EpisodeID.CaptureKey()+"@")
+				if is(r, "1-0") {
+					if err := test.vanish(b.files()); err != nil {
+						t.Error(err)
+					}
+					if test.failed {
+						return nil, refusal()
+					}
+				}
+				return nil, nil
+			})
+			summary, err := collect.Run(t.Context(), b.config)
+			var output *collect.OutputError
+			if !errors.As(err, &output) || output.File != test.file(b.files()) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("got %v, want an error that names %s and says %q", err, test.file(b.files()), test.says)
+			}
+			if diff := cmp.Diff([]string{"0-0", "1-0"}, s.played()); diff != "" {
+				t.Errorf("attempts (-want +got):\n%s", diff)
+			}
+			if summary.Done != 1 || summary.Failed != 0 {
+				t.Errorf("summary %+v, want one done: the other is on no disk", summary)
+			}
+			if moved := b.files().Rollouts + ".old"; strings.HasSuffix(test.name, "moved") && len(readLines(t, moved)) != 1 {
+				t.Error("the file that was moved has a line that does not count")
+			}
+		})
+	}
+}
+
+// What runs when an output vanishes is closed, and leaves no line.
+func TestWhatRunsWhenAnOutputVanishesIsClosed(t *testing.T) {
+	b := newBench(t, flat(20))
+	b.config.Concurrency = 4
+	var once sync.Once
+	b.Play(scripted.Script{scripted.Responses: {
+		{Do: func(scripted.Call) {
+			if _, err := b.Wait(t.Context(), scripted.Responses, 4); err != nil { // the others hang by then
+				t.Error(err)
+			}
+			once.Do(func() { _ = os.Remove(b.config.Output) })
+		}},
+		{Hang: true},
+	}})
+	summary, err := collect.Run(t.Context(), b.config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != b.config.Output || summary.Done+summary.Failed != 0 {
+		t.Errorf("got %v and %+v, want an error that names %s", err, summary, b.config.Output)
+	}
+	b.allClosed(t)
+	if seeds := strings.Count(fmt.Sprint(b.Routes()), "seed"); seeds != 8 || len(b.failures(t)) != 0 { // of both servers
+		t.Errorf("%d seeds and %d failures, want those of four episodes and none", seeds, len(b.failures(t)))
+	}
+}
