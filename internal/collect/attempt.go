@@ -1,0 +1,67 @@
+package collect
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"example.com/turn/episode"
+	"example.com/turn/failures"
+	"example.com/turn/protocol"
+)
+
+// An attempt is one that has ended.
+type attempt struct {
+	turn turn
+	episode.Attempt
+	err error // its line could not be written
+}
+
+// start has an attempt driven, and its line written.
+func (c *collector) start(ctx context.Context, r rollout, t turn) {
+	r.request.EpisodeID.Attempt = int64(t.attempts)
+	c.inFlight++
+	c.summary.Attempts++
+	again := t.retry
+	if again {
+		c.summary.Retries++
+	}
+	t.retry = true
+	c.config.Observer.Began(rolloutOf(r.request.TaskID, t.key), again)
+	go func() {
+		began := time.Now()
+		reply := c.attempt(ctx, r.request)
+		ended := attempt{turn: t, Attempt: episode.Attempt{Reply: reply, Took: time.Since(began)}}
+		ended.err = c.write(ended)
+		c.ended <- ended
+	}()
+}
+
+// attempt has the target drive an attempt. A bug in it is the attempt's failure.
+func (c *collector) attempt(ctx context.Context, r *episode.Request) (reply episode.Reply) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			reply = episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID, Failure: failures.New("", "", fmt.Sprintf("Unhandled error of this run: %v", bug))}
+			reply.Failure.Terminal = true
+		}
+	}()
+	return c.config.Target.Attempt(ctx, r)
+}
+
+func rolloutOf(id protocol.TaskID, k key) Rollout {
+	return Rollout{TaskID: id, TaskIndex: k.task, RolloutIndex: k.rollout}
+}
+
+// write writes the line of an attempt. One that was cut short has none.
+func (c *collector) write(a attempt) error {
+	server, err := c.config.Target.Server(a.TaskID.Taskset)
+	switch {
+	case err != nil:
+		return err
+	case a.Result != nil:
+		return c.writer.result(resultLine(a.turn.key, server, a.Reply))
+	case a.Failure.CutShort():
+		return nil
+	}
+	return c.writer.failure(failureLine(a.turn.key, server, a.Reply, c.config.Target.Delivery(a.Failure), a.Took))
+}

@@ -1,0 +1,211 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"example.com/turn/failures"
+)
+
+// run drives the rollouts that are owed, as many at once as there is room for, and
+// returns when all have ended and are on disk.
+func (c *collector) run(ctx context.Context) error {
+	ctx, cancel := c.untilDeadline(ctx)
+	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	c.writer = newWriter(c.rollouts, c.failures)
+	defer c.writer.close()
+	c.ended = make(chan attempt)
+	for {
+		c.begin(ctx)
+		if c.inFlight == 0 && (c.stopped || c.queue.empty()) {
+			return c.broken
+		}
+		c.await(ctx)
+		if c.broken != nil {
+			c.stopped = true
+			giveUp(&failures.Stop{Kind: failures.PersistenceFailed, Reason: c.broken.Error()})
+		}
+	}
+}
+
+// begin starts attempts while there is room and something to start.
+func (c *collector) begin(ctx context.Context) {
+	for !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
+		r, t, ok, err := c.next()
+		if err != nil {
+			c.broken, c.stopped = err, true
+			return
+		}
+		if !ok {
+			return
+		}
+		c.start(ctx, r, t)
+	}
+}
+
+// stops reports whether no attempt begins any more.
+func (c *collector) stops(ctx context.Context) bool {
+	if !c.stopped {
+		c.stopped = c.runsOut(time.Now()) || ctx.Err() != nil || isClosed(c.config.Drain)
+	}
+	return c.stopped
+}
+
+// next is the next rollout to drive, if one may begin now: a row that has not
+// begun, or one whose time to be tried again has come when there is no such row.
+//
+// While the server cannot be reached, rows are held back.
+func (c *collector) next() (rollout, turn, bool, error) {
+	now := time.Now()
+	for !c.outage.holds(now) {
+		r, ok, err := c.queue.row()
+		if err != nil {
+			return rollout{}, turn{}, false, err
+		}
+		if !ok {
+			break
+		}
+		if limit, owed := c.owes(r); owed {
+			c.outage.probed(now)
+			return r, turn{key: r.key, place: place{r.start, r.size}, attempts: c.past.failures[r.key].attempts, limit: limit}, true, nil
+		}
+		if isClosed(c.config.Drain) {
+			return rollout{}, turn{}, false, nil
+		}
+	}
+	t, ok := c.queue.due(now)
+	if !ok {
+		return rollout{}, turn{}, false, nil
+	}
+	r, err := c.queue.rows.again(t.place.start, t.place.size)
+	return r, t, err == nil, err
+}
+
+// owes reports whether a rollout is still to be driven, and how many attempts it
+// may have had then. One that an earlier run has settled is counted.
+func (c *collector) owes(r rollout) (limit int, owed bool) {
+	if result, done := c.past.results[r.key]; done {
+		c.summary.addResult(r.key.task, result)
+		c.config.Observer.Settled(result.reward, result.masked, false)
+		return 0, false
+	}
+	before := c.past.failures[r.key]
+	limit = c.config.Policy.Attempts()
+	if before.terminal {
+		limit = 0
+		if c.config.RetryTerminal {
+			limit = before.attempts + 1
+		}
+	}
+	if before.attempts < limit {
+		return limit, true
+	}
+	c.summary.addFailure(r.key.task, before.last, c.past.examples[before.last], before.terminal)
+	c.config.Observer.Settled(0, false, true)
+	return 0, false
+}
+
+// await waits for something that lets the run go on: an attempt that has ended,
+// one that is due, or the end of all dispatching.
+func (c *collector) await(ctx context.Context) {
+	var (
+		due   <-chan time.Time
+		drain = c.config.Drain
+		done  = ctx.Done()
+	)
+	if c.stopped { // only those in flight are waited for
+		drain, done = nil, nil
+	} else if wait, any := c.untilNext(time.Now()); any {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case ended := <-c.ended:
+		c.settle(ended)
+	case <-due:
+	case <-drain:
+	case <-done:
+	}
+}
+
+// untilNext is how long to wait at most before there may be something to do, when
+// no attempt ends meanwhile.
+func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
+	at := func(moment time.Time) {
+		if until := max(moment.Sub(now), 0); !any || until < wait {
+			wait, any = until, true
+		}
+	}
+	if c.inFlight < max(c.config.Concurrency, 1) {
+		if due, waits := c.queue.nextDue(); waits {
+			at(due)
+		}
+		if !c.queue.atEnd && c.outage.holds(now) {
+			at(c.outage.until)
+		}
+	}
+	if !c.config.Deadline.IsZero() {
+		at(c.config.Deadline.Add(-c.margin()))
+	}
+	return wait, any
+}
+
+// settle counts an attempt that has ended, and has its rollout wait for another
+// when the policy wants one.
+func (c *collector) settle(a attempt) {
+	c.inFlight--
+	cut := a.Failure != nil && a.Failure.CutShort()
+	if !cut {
+		c.summary.attempted(a.Took, a.Times)
+	}
+	if a.err != nil && !errors.Is(c.broken, a.err) { // all who wrote to a file that has broken have the same
+		c.broken = errors.Join(c.broken, a.err)
+	}
+	if !cut && c.summary.Owed.Servers == 1 {
+		c.outage.heard(a.Failure != nil && a.Failure.Kind == failures.TransportUnreachable && c.config.Target.Delivery(a.Failure) == NotSent)
+	}
+	t := a.turn
+	switch {
+	case a.err != nil, cut:
+	case a.Result != nil:
+		c.summary.addResult(t.key.task, result{reward: a.Result.Reward, masked: a.Result.Masked})
+		if a.Result.AgentTimedOut {
+			c.summary.TimedOut++
+		}
+	default:
+		a.Again = c.retry(&t, a.Failure)
+	}
+	c.config.Observer.Ended(rolloutOf(a.TaskID, t.key), a.Attempt)
+}
+
+// retry has a failed rollout tried again, or counts it as failed.
+func (c *collector) retry(t *turn, f *failures.Failure) (again bool) {
+	now := time.Now()
+	if t.firstFailed.IsZero() {
+		t.firstFailed = now
+	}
+	t.attempts++
+	policy := c.config.Policy
+	policy.MaxAttempts = t.limit
+	wait, again := policy.Next(f, t.attempts, now.Sub(t.firstFailed))
+	if !again {
+		c.summary.addFailure(t.key.task, FailureGroup{f.Stage, f.Kind}, f.Reason, f.Terminal)
+		return false
+	}
+	t.due = now.Add(wait)
+	c.queue.push(*t)
+	return true
+}
+
+func isClosed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}

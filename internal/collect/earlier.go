@@ -1,0 +1,111 @@
+package collect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"example.com/turn/episode"
+	"example.com/turn/internal/rawjson"
+)
+
+// earlier compares what a run owes with what the one that it resumes owed. Nil
+// compares nothing.
+type earlier struct {
+	past   past
+	inputs *inputs // nil: they are not there any more
+	note   func(string)
+	ahead  map[key]place
+}
+
+// A place is that of a line in a file.
+type place struct{ start, size int64 }
+
+// resume opens the inputs of an earlier run, for comparison.
+func resume(path string, p past, note func(string)) (*earlier, error) {
+	e := &earlier{past: p, note: note, ahead: map[key]place{}}
+	in, err := openInputs(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, nil
+	}
+	e.inputs = in
+	return e, err
+}
+
+func (e *earlier) close() {
+	if e.inputs != nil {
+		e.inputs.close()
+	}
+}
+
+// checkSame refuses a row whose results of an earlier run are those of another:
+// they would be taken for its own.
+func (e *earlier) checkSame(k key, now *episode.Request) error {
+	if e == nil {
+		return nil
+	}
+	if e.inputs == nil || !e.past.knows(k) {
+		return nil
+	}
+	before, found, err := e.find(k)
+	if err != nil || !found {
+		return err
+	}
+	if !sameTask(before.request, now) {
+		return &ChangedError{What: fmt.Sprintf("task %s (index %d) is not what it was when the output was begun: the dataset or a parameter has changed", now.TaskID, k.task)}
+	}
+	return nil
+}
+
+// find looks for a rollout in the inputs of the earlier run. Both runs have them in
+// the same order as a rule, so that it is the next one.
+func (e *earlier) find(k key) (rollout, bool, error) {
+	if place, known := e.ahead[k]; known {
+		delete(e.ahead, k)
+		r, err := e.inputs.again(place.start, place.size)
+		return r, err == nil, err
+	}
+	for {
+		r, err := e.next()
+		if errors.Is(err, io.EOF) {
+			return rollout{}, false, nil
+		}
+		if err != nil || r.key == k {
+			return r, err == nil, err
+		}
+		if e.past.knows(r.key) {
+			e.ahead[r.key] = place{r.start, r.size}
+		}
+	}
+}
+
+// next is the next rollout of the earlier inputs. A last line that was cut off is
+// none: those inputs are about to be written anew.
+func (e *earlier) next() (rollout, error) {
+	r, err := e.inputs.next()
+	if !e.inputs.torn {
+		return r, err
+	}
+	e.note(fmt.Sprintf("%s: left out a last line that was not whole", e.inputs.path))
+	return rollout{}, io.EOF
+}
+
+// sameTask reports whether two requests are the same to an episode. Another
+// collector may have written the earlier one, and spelled its JSON in another way.
+func sameTask(a, b *episode.Request) bool {
+	return a.TaskID == b.TaskID && a.AgentTimeout == b.AgentTimeout &&
+		rawjson.Same(a.Params, b.Params) && rawjson.Same(a.TaskData, b.TaskData)
+}
+
+// checkAllOwed refuses to resume when there are results that this run does not ask
+// for: the record of what they are of would be lost.
+func (e *earlier) checkAllOwed(owed Owed) error {
+	if e == nil {
+		return nil
+	}
+	if left := len(e.past.results) - owed.Done; left > 0 {
+		return &ChangedError{What: fmt.Sprintf("%d results in the output are of rollouts that this run does not ask for: the dataset, --limit or --repeats is smaller than it was", left)}
+	}
+	return nil
+}
