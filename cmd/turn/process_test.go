@@ -31,9 +31,11 @@ const eventually = 30 * time.Second
 // A process is turn in a process of its own.
 type process struct {
 	*exec.Cmd
-	mu    sync.Mutex
-	log   bytes.Buffer // the standard error so far
-	lines chan string  // and its lines, as they come
+	mu     sync.Mutex
+	log    bytes.Buffer  // the standard error so far
+	lines  chan string   // and its lines, as they come
+	ended  chan struct{} // closed when the process has ended, as waited says
+	waited error
 }
 
 func start(t *testing.T, args ...string) *process {
@@ -63,9 +65,10 @@ func startProgram(t *testing.T, command *exec.Cmd) *process {
 		t.Fatal(err)
 	}
 	go p.read(stderr)
+	p.wait()
 	t.Cleanup(func() {
 		_ = p.Process.Kill() // where the test has not waited for its end
-		_ = p.Wait()
+		<-p.ended
 		if t.Failed() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -73,6 +76,15 @@ func startProgram(t *testing.T, command *exec.Cmd) *process {
 		}
 	})
 	return p
+}
+
+// wait has ended be closed when the process has ended.
+func (p *process) wait() {
+	p.ended = make(chan struct{})
+	go func() {
+		defer close(p.ended)
+		p.waited = p.Wait()
+	}()
 }
 
 func (p *process) read(stderr io.Reader) {
@@ -113,13 +125,11 @@ func (p *process) awaitLog(t *testing.T, message string) map[string]any {
 // ended it.
 func (p *process) awaitExit(t *testing.T) syscall.WaitStatus {
 	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- p.Wait() }()
 	select {
-	case err := <-ended:
+	case <-p.ended:
 		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatal(err)
+		if p.waited != nil && !errors.As(p.waited, &exit) {
+			t.Fatal(p.waited)
 		}
 		return p.ProcessState.Sys().(syscall.WaitStatus)
 	case <-time.After(eventually):
@@ -372,6 +382,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &process{Cmd: run}
+	p.wait()
 	_ = write.Close()
 	awaitCall(t, servers, scripted.Responses, 1)
 	_ = read.Close()
