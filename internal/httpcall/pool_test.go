@@ -64,7 +64,9 @@ func TestRefusalsOpenNoConnections(t *testing.T) {
 				})
 			}
 			running.Wait()
-			if opened.Load() != callers {
+			// One that is being made when another becomes free is kept: a few more may be
+			// there. Each refusal that cost its connection would be hundreds.
+			if opened.Load() > 2*callers {
 				t.Errorf("%d connections for %d callers", opened.Load(), callers)
 			}
 			if rule != retry.Release && refused.Load() != callers*calls/10 {
