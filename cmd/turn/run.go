@@ -41,7 +41,7 @@ type runCommand struct {
 	CountFailuresAsZero bool          `help:"Score a failed rollout with 0 instead of leaving it out."`
 	Budget              time.Duration `help:"Time that the run has: what is in flight at its end is cancelled (default: no limit)." placeholder:"D"`
 	DrainMargin         time.Duration `help:"How long before the end of --budget no episode begins any more (default: as long as 3 of 4 episodes took, once 5 have ended)." placeholder:"D"`
-	Grace               time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT." default:"60s"`
+	Grace               time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT; then their two closes run, each within --cleanup-timeout." default:"60s"`
 	JSON                bool          `name:"json" help:"Write what happens to the standard output, one JSON object a line."`
 	Quiet               bool          `help:"Show no progress and no summary."`
 	protocolFlags

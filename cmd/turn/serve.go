@@ -24,7 +24,7 @@ type serveCommand struct {
 	protocolFlags
 	Legacy bool          `help:"Take flat rows too, as single_agent_turn_legacy does."`
 	Compat string        `help:"NeMo Gym to be compatible with: ${enum}." enum:"0.7,main" default:"0.7"`
-	Grace  time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT." default:"60s"`
+	Grace  time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT; then their two closes run, each within --cleanup-timeout." default:"60s"`
 }
 
 func (serveCommand) Help() string {
