@@ -48,7 +48,7 @@ func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
 	if err := j.join(parts); err != nil {
 		return nil, err
 	}
-	err = writeMetrics(ctx, j.files, config.Agent, config.Metrics, config.Note)
+	err = writeMetrics(ctx, j.files, nil, config.Agent, config.Metrics, config.Note)
 	j.joined.Aggregated = err == nil && ctx.Err() == nil
 	return &j.joined, err
 }
@@ -293,11 +293,11 @@ func (j *joiner) count() error {
 // add counts one rollout that is owed.
 func (j *joiner) add(k key, input rawjson.Object) {
 	j.joined.Owed.Rollouts++
-	failed, tried := j.past.failures[k]
+	failed, group := j.past.failed(k)
 	if r, done := j.past.results[k]; done {
 		j.joined.addResult(k.task, r)
-	} else if tried {
-		j.joined.addFailure(k.task, failed.last, j.past.examples[failed.last], failed.terminal)
+	} else if failed.attempts > 0 {
+		j.joined.addFailure(k.task, group.FailureGroup, group.example, failed.terminal)
 	} else {
 		j.joined.Missing = append(j.joined.Missing, rolloutOf(taskIDOf(input, "task_id"), k))
 	}

@@ -288,6 +288,8 @@ func TestADatasetWithAFault(t *testing.T) {
 		{"a materialised row without an id", `{"task_input":{"responses_create_params":{}}}`, "task_id: Field required", 1},
 		{"a field beside task_input", `{"task_id":{"taskset":"a","task_id":"b"},"task_input":{"responses_create_params":{}},"x":1}`, "x: Extra inputs", 1},
 		{"one id for two rows", `{"responses_create_params":{},"task_id":"a"}` + "\n" + `{"responses_create_params":{},"task_id":"a","x":1}`, "belongs to another row already, at line 1", 2},
+		{"an id that a row without one has", `{"responses_create_params":{}}` + "\n" + `{"responses_create_params":{},"task_id":"0","x":1}`, "task id tasks/0 belongs to another row already, at line 1", 2},
+		{"a row without an id that would get another's", `{"responses_create_params":{},"task_id":1,"x":1}` + "\n" + `{"responses_create_params":{}}`, "task id tasks/1 belongs to another row already, at line 1", 2},
 		{"one index for two rows", `{"responses_create_params":{},"_ng_task_index":1}` + "\n" + `{"responses_create_params":{},"_ng_task_index":1,"x":1}`, "_ng_task_index 1 belongs to another row", 2},
 		{"one rollout index for two copies", flat(1) + `{"responses_create_params":{"input":"0"},"n":0,"_ng_rollout_index":0}`, "_ng_rollout_index 0 of _ng_task_index 0 is there twice", 2},
 		{"a rollout id that another row gets", `{"responses_create_params":{},"_ng_rollout_id":"1-0"}` + "\n" + flat(1), "rollout id 1-0 is there twice", 2},

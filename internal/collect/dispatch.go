@@ -70,7 +70,7 @@ func (c *collector) next() (rollout, turn, bool, error) {
 		}
 		if limit, owed := c.owes(r); owed {
 			c.outage.probed(now)
-			return r, turn{key: r.key, place: place{r.start, r.size}, attempts: c.past.failures[r.key].attempts, limit: limit}, true, nil
+			return r, turn{key: r.key, place: place{r.start, r.size}, attempts: int(c.past.failures[r.key].attempts), limit: limit}, true, nil
 		}
 		if isClosed(c.config.Drain) {
 			return rollout{}, turn{}, false, nil
@@ -92,18 +92,18 @@ func (c *collector) owes(r rollout) (limit int, owed bool) {
 		c.config.Observer.Settled(result.reward, result.masked, false)
 		return 0, false
 	}
-	before := c.past.failures[r.key]
+	before, group := c.past.failed(r.key)
 	limit = c.config.Policy.Attempts()
 	if before.terminal {
 		limit = 0
 		if c.config.RetryTerminal {
-			limit = before.attempts + 1
+			limit = int(before.attempts) + 1
 		}
 	}
-	if before.attempts < limit {
+	if int(before.attempts) < limit {
 		return limit, true
 	}
-	c.summary.addFailure(r.key.task, before.last, c.past.examples[before.last], before.terminal)
+	c.summary.addFailure(r.key.task, group.FailureGroup, group.example, before.terminal)
 	c.config.Observer.Settled(0, false, true)
 	return 0, false
 }

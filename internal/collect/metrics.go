@@ -33,14 +33,14 @@ var metricsFields = []struct{ name, none string }{
 // writeMetrics writes the aggregate metrics of a run's results, one entry for each
 // environment server: the source's, or statistics of our own where there is no
 // source, or it fails, which is noted.
-func writeMetrics(ctx context.Context, files Files, agent string, source MetricsSource, note func(string)) error {
+func writeMetrics(ctx context.Context, files Files, again map[key]bool, agent string, source MetricsSource, note func(string)) error {
 	servers, err := serversOf(files.Rollouts)
 	if err != nil {
 		return err
 	}
 	entries := []byte{'['}
 	for _, server := range servers {
-		reply, err := askMetrics(ctx, files, server, source)
+		reply, err := askMetrics(ctx, files, again, server, source)
 		if ctx.Err() != nil {
 			return nil // whoever stops a run does not wait for its metrics
 		}
@@ -48,7 +48,7 @@ func writeMetrics(ctx context.Context, files Files, agent string, source Metrics
 			note(fmt.Sprintf("%v: %s has the statistics of this program instead", err, files.Aggregate))
 		}
 		if reply == nil {
-			if reply, err = ownMetrics(files, server); err != nil {
+			if reply, err = ownMetrics(files, again, server); err != nil {
 				return err
 			}
 		}
@@ -75,11 +75,11 @@ func forReading(text []byte) []byte {
 
 // askMetrics has the source compute the metrics of one server's results. The reply
 // is nil when there is none.
-func askMetrics(ctx context.Context, files Files, server string, source MetricsSource) (rawjson.Object, error) {
+func askMetrics(ctx context.Context, files Files, again map[key]bool, server string, source MetricsSource) (rawjson.Object, error) {
 	if source == nil {
 		return nil, nil
 	}
-	body, err := source.AggregateMetrics(ctx, server, func() (io.ReadCloser, error) { return openVerdicts(files.Rollouts, server) })
+	body, err := source.AggregateMetrics(ctx, server, func() (io.ReadCloser, error) { return openVerdicts(files.Rollouts, again, server) })
 	if err != nil {
 		return nil, err
 	}
@@ -106,6 +106,25 @@ func metricsEntry(agent, server string, reply rawjson.Object) rawjson.Body {
 	return w.End()
 }
 
+// once tells the first line of a rollout from others of the same rollout.
+type once struct {
+	again map[key]bool // the rollouts that have more than one; as a rule there is none
+	seen  map[key]bool // of those
+}
+
+func (o *once) first(k key) bool {
+	switch {
+	case !o.again[k]:
+		return true
+	case o.seen[k]:
+		return false
+	case o.seen == nil:
+		o.seen = map[key]bool{}
+	}
+	o.seen[k] = true
+	return true
+}
+
 // serversOf are the environment servers that results are of, in their order.
 func serversOf(rollouts string) ([]string, error) {
 	var servers []string
@@ -127,18 +146,18 @@ type verdicts struct {
 	file   *os.File
 	lines  *lines
 	server string
-	seen   map[key]bool
+	once   once
 	buffer bytes.Buffer
 	begun  bool
 	ended  bool
 }
 
-func openVerdicts(rollouts, server string) (io.ReadCloser, error) {
+func openVerdicts(rollouts string, again map[key]bool, server string) (io.ReadCloser, error) {
 	file, err := os.Open(rollouts)
 	if err != nil {
 		return nil, err
 	}
-	v := &verdicts{file: file, lines: newLines(file), server: server, seen: map[key]bool{}}
+	v := &verdicts{file: file, lines: newLines(file), server: server, once: once{again: again}}
 	v.buffer.WriteString(`{"verify_responses":[`)
 	return v, nil
 }
@@ -173,10 +192,9 @@ func (v *verdicts) next() error {
 	if err != nil {
 		return inputError(v.file.Name(), v.lines.number, err)
 	}
-	if v.seen[k] || fields.Text("_ng_environment_server") != v.server {
+	if fields.Text("_ng_environment_server") != v.server || !v.once.first(k) {
 		return nil
 	}
-	v.seen[k] = true
 	if v.begun {
 		v.buffer.WriteByte(',')
 	}
@@ -214,19 +232,18 @@ func usage(response []byte) rawjson.Body {
 
 // ownMetrics are statistics of one server's results, in the fields of a reply to
 // POST /aggregate_metrics.
-func ownMetrics(files Files, server string) (rawjson.Object, error) {
+func ownMetrics(files Files, again map[key]bool, server string) (rawjson.Object, error) {
 	owed, err := owedOf(files.Inputs, server)
 	if err != nil {
 		return nil, err
 	}
 	s := statistics{owed: owed, repeats: map[int64]*score.Board{}}
-	seen := map[key]bool{}
+	once := once{again: again}
 	_, err = readOutput(files.Rollouts, func(_ []byte, fields rawjson.Object) error {
 		k, err := keyOf(fields)
-		if err != nil || seen[k] || fields.Text("_ng_environment_server") != server {
+		if err != nil || fields.Text("_ng_environment_server") != server || !once.first(k) {
 			return err
 		}
-		seen[k] = true
 		r, err := resultOf(fields)
 		if err == nil {
 			s.add(k, r)

@@ -12,11 +12,12 @@ import (
 )
 
 // A numbering gives each row the index of its task and each of its copies the
-// index of its rollout. It remembers no row, only digests: some 150 bytes a task.
+// index of its rollout. It remembers no row, only digests: about 100 bytes a task.
 type numbering struct {
+	tasks     tasks
 	byContent map[digest]int64 // the index of a task
-	tasks     map[int64]task   // the task of an index
-	ids       map[digest]named // the task that has an id
+	ids       map[digest]int64 // the index of the task that has an id of its own
+	tasksets  map[string]int32 // numbers, from 1 on
 	next      int64            // an index that no row has had
 
 	skipped map[int64][]span // rollout indexes of a task that no row has had, below its copies
@@ -28,19 +29,68 @@ type digest [16]byte
 
 type task struct {
 	content digest
-	copies  int64 // the rollout index of the next one
+	copies  int64  // the rollout index of the next one
+	line    uint32 // of its first row
+	// unnamed is the number of the taskset of a task whose id is its index, 0 when it
+	// has an id of its own.
+	unnamed int32
 }
 
-type named struct {
-	content digest
-	line    int
+// tasks are tasks by index: in a list as far as there is no gap, else in a map.
+type tasks struct {
+	list   []task
+	sparse map[int64]task
+}
+
+func (t *tasks) get(index int64) (task, bool) {
+	if index < int64(len(t.list)) {
+		return t.list[index], true
+	}
+	found, ok := t.sparse[index]
+	return found, ok
+}
+
+func (t *tasks) put(index int64, new task) {
+	switch {
+	case index < int64(len(t.list)):
+		t.list[index] = new
+		return
+	case index > int64(len(t.list)):
+		t.sparse[index] = new
+		return
+	}
+	t.list = append(t.list, new)
+	for { // those to which there is no gap any more
+		index++
+		next, ok := t.sparse[index]
+		if !ok {
+			return
+		}
+		t.list = append(t.list, next)
+		delete(t.sparse, index)
+	}
+}
+
+// all yields the tasks in no order.
+func (t *tasks) all(yield func(int64, task) bool) {
+	for index, task := range t.list {
+		if !yield(int64(index), task) {
+			return
+		}
+	}
+	for index, task := range t.sparse {
+		if !yield(index, task) {
+			return
+		}
+	}
 }
 
 func newNumbering() *numbering {
 	return &numbering{
+		tasks:     tasks{sparse: map[int64]task{}},
 		byContent: map[digest]int64{},
-		tasks:     map[int64]task{},
-		ids:       map[digest]named{},
+		ids:       map[digest]int64{},
+		tasksets:  map[string]int32{},
 		skipped:   map[int64][]span{},
 		own:       map[digest]bool{},
 	}
@@ -63,48 +113,67 @@ func digestOf(parts ...[]byte) digest {
 
 // taskIndex is the index of a row's task: its own, that of an identical row, or
 // the next free one.
-func (n *numbering) taskIndex(row episode.Row, content digest) (int64, error) {
+func (n *numbering) taskIndex(row episode.Row, line int) (int64, error) {
+	content := contentOf(&row.Request)
 	if row.TaskIndex != nil {
 		index := *row.TaskIndex
-		if holder, taken := n.tasks[index]; taken && holder.content != content {
-			return 0, fmt.Errorf("_ng_task_index %d belongs to another row already", index)
+		if holder, taken := n.tasks.get(index); taken && holder.content != content {
+			return 0, fmt.Errorf("_ng_task_index %d belongs to another row already, at line %d", index, holder.line)
 		}
-		n.hold(index, content)
+		n.hold(index, row, content, line)
 		return index, nil
 	}
 	if index, known := n.byContent[content]; known {
 		return index, nil
 	}
 	for {
-		if _, taken := n.tasks[n.next]; !taken {
+		if _, taken := n.tasks.get(n.next); !taken {
 			break
 		}
 		n.next++
 	}
-	n.hold(n.next, content)
+	n.hold(n.next, row, content, line)
 	return n.next, nil
 }
 
-func (n *numbering) hold(index int64, content digest) {
-	if _, taken := n.tasks[index]; !taken {
-		n.tasks[index] = task{content: content}
+func (n *numbering) hold(index int64, row episode.Row, content digest, line int) {
+	if _, taken := n.tasks.get(index); !taken {
+		held := task{content: content, line: uint32(line)}
+		if row.Request.TaskID.TaskID == "" {
+			held.unnamed = n.taskset(row.Request.TaskID.Taskset)
+		}
+		n.tasks.put(index, held)
 	}
 	if _, known := n.byContent[content]; !known {
 		n.byContent[content] = index
 	}
 }
 
-// checkTaskID refuses a task id that two different rows have: their results could
-// not be told apart.
-func (n *numbering) checkTaskID(id protocol.TaskID, content digest, line int) error {
-	name := digestOf([]byte(id.Taskset), []byte(id.TaskID))
-	first, known := n.ids[name]
+func (n *numbering) taskset(name string) int32 {
+	number, known := n.tasksets[name]
 	if !known {
-		n.ids[name] = named{content, line}
-		return nil
+		number = int32(len(n.tasksets) + 1)
+		n.tasksets[strings.Clone(name)] = number
 	}
-	if first.content != content {
-		return fmt.Errorf("task id %s belongs to another row already, at line %d (--allow-duplicate-ids lets it pass)", id, first.line)
+	return number
+}
+
+// checkTaskID refuses a task id that two different rows have: their results could
+// not be told apart. The index is that of the row's task; a row without an id has
+// the index for one.
+func (n *numbering) checkTaskID(id protocol.TaskID, index int64) error {
+	name := digestOf([]byte(id.Taskset), []byte(id.TaskID))
+	this, _ := n.tasks.get(index)
+	first, known := n.ids[name]
+	if at, err := strconv.ParseInt(id.TaskID, 10, 64); !known && err == nil && at != index && strconv.FormatInt(at, 10) == id.TaskID {
+		holder, taken := n.tasks.get(at)
+		first, known = at, taken && holder.unnamed != 0 && holder.unnamed == n.tasksets[id.Taskset]
+	}
+	if holder, _ := n.tasks.get(first); known && holder.content != this.content {
+		return fmt.Errorf("task id %s belongs to another row already, at line %d (--allow-duplicate-ids lets it pass)", id, holder.line)
+	}
+	if !known && this.unnamed == 0 {
+		n.ids[name] = index
 	}
 	return nil
 }
@@ -114,7 +183,7 @@ type span struct{ from, to int64 }
 
 // rollout takes the next rollout of a task, or the one that a row itself names.
 func (n *numbering) rollout(index int64, own *int64) (int64, error) {
-	t := n.tasks[index]
+	t, _ := n.tasks.get(index)
 	rollout := t.copies
 	if own != nil {
 		rollout = *own
@@ -126,7 +195,7 @@ func (n *numbering) rollout(index int64, own *int64) (int64, error) {
 		return 0, fmt.Errorf("_ng_rollout_index %d of _ng_task_index %d is there twice", rollout, index)
 	}
 	t.copies = max(t.copies, rollout+1)
-	n.tasks[index] = t
+	n.tasks.put(index, t)
 	return rollout, nil
 }
 
@@ -145,14 +214,15 @@ func (n *numbering) fill(index, rollout int64) bool {
 
 // taken reports whether a rollout is owed already.
 func (n *numbering) taken(index, rollout int64) bool {
-	return rollout < n.tasks[index].copies && !slices.ContainsFunc(n.skipped[index], func(s span) bool {
+	t, _ := n.tasks.get(index)
+	return rollout < t.copies && !slices.ContainsFunc(n.skipped[index], func(s span) bool {
 		return s.from <= rollout && rollout < s.to
 	})
 }
 
 // owed is how many tasks a shard has, and the most rollouts of one of them.
 func (n *numbering) owed(shard Shard) (tasks, repeats int) {
-	for index, t := range n.tasks {
+	for index, t := range n.tasks.all {
 		if !shard.has(index) {
 			continue
 		}

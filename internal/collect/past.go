@@ -3,6 +3,7 @@ package collect
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -23,12 +24,13 @@ type past struct {
 	results  map[key]result
 	failures map[key]failedBefore
 
-	twice int // lines of the rollouts file that are not the first of their rollout
+	twice int          // lines of the rollouts file that are not the first of their rollout
+	again map[key]bool // the rollouts that they are of
 
 	resultsTail  tail
 	failuresTail tail
-	names        map[FailureGroup]FailureGroup // so that a million lines share a few texts
-	examples     map[FailureGroup]string
+	groups       []groupBefore
+	groupAt      map[FailureGroup]int32 // of groups
 }
 
 // A result is what a summary wants of a line of the rollouts file.
@@ -37,19 +39,25 @@ type result struct {
 	masked bool
 }
 
-// failedBefore is the failed attempts of a rollout.
+// failedBefore is the failed attempts of a rollout. There may be a million of them.
 type failedBefore struct {
-	attempts int
-	terminal bool // any of them
-	last     FailureGroup
+	attempts int32
+	last     int32 // the group of the last, in past.groups
+	terminal bool  // any of them
+}
+
+// groupBefore is a way in which attempts have failed.
+type groupBefore struct {
+	FailureGroup
+	example string // the reason of one of them
 }
 
 func newPast() past {
 	return past{
 		results:  map[key]result{},
 		failures: map[key]failedBefore{},
-		names:    map[FailureGroup]FailureGroup{},
-		examples: map[FailureGroup]string{},
+		again:    map[key]bool{},
+		groupAt:  map[FailureGroup]int32{},
 	}
 }
 
@@ -75,6 +83,7 @@ func (p *past) addResult(_ []byte, fields rawjson.Object) error {
 	}
 	if _, known := p.results[k]; known {
 		p.twice++
+		p.again[k] = true
 		return nil
 	}
 	r, err := resultOf(fields)
@@ -97,19 +106,29 @@ func (p *past) addFailure(_ []byte, fields rawjson.Object) error {
 	return nil
 }
 
-func (p *past) group(fields rawjson.Object) FailureGroup {
+// group is the group of a failed attempt.
+func (p *past) group(fields rawjson.Object) int32 {
 	group := FailureGroup{
 		Stage: failures.Stage(fields.Text("_ng_failure_stage")),
 		Kind:  failures.Kind(fields.Text("failure_kind")),
 	}
-	if known, ok := p.names[group]; ok {
-		return known
+	at, known := p.groupAt[group]
+	if known {
+		return at
 	}
-	p.names[group] = group
-	if p.examples[group] = fields.Text("failure_reason"); p.examples[group] == "" {
-		p.examples[group] = fields.Text("_ng_failure_message")
+	at = int32(len(p.groups))
+	p.groupAt[group] = at
+	p.groups = append(p.groups, groupBefore{group, cmp.Or(fields.Text("failure_reason"), fields.Text("_ng_failure_message"))})
+	return at
+}
+
+// failed is how the attempts of a rollout have failed.
+func (p *past) failed(k key) (failedBefore, groupBefore) {
+	before := p.failures[k]
+	if before.attempts == 0 {
+		return before, groupBefore{}
 	}
-	return group
+	return before, p.groups[before.last]
 }
 
 // knows reports whether an earlier run has left anything of a rollout.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"example.com/turn/episode"
 	"example.com/turn/internal/rawjson"
@@ -112,18 +113,15 @@ func (p *preparation) copyRow(line []byte, number int) error {
 	if err != nil {
 		return err
 	}
-	r := &row.Request
-	content := contentOf(r)
-	index, err := p.numbering.taskIndex(row, content)
+	index, err := p.numbering.taskIndex(row, number)
 	if err != nil {
 		return err
 	}
-	if r.TaskID.TaskID == "" {
-		r.TaskID.TaskID = fmt.Sprint(index)
-		content = digestOf(content[:], []byte(r.TaskID.TaskID))
+	if id := &row.Request.TaskID; id.TaskID == "" {
+		id.TaskID = strconv.FormatInt(index, 10)
 	}
 	if !p.config.AllowDuplicateIDs {
-		if err := p.numbering.checkTaskID(r.TaskID, content, number); err != nil {
+		if err := p.numbering.checkTaskID(row.Request.TaskID, index); err != nil {
 			return err
 		}
 	}

@@ -136,7 +136,7 @@ func (c *collector) aggregate(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	err := writeMetrics(ctx, c.files, c.config.Agent, c.config.Target, c.config.Note)
+	err := writeMetrics(ctx, c.files, c.past.again, c.config.Agent, c.config.Target, c.config.Note)
 	c.summary.Aggregated = err == nil && ctx.Err() == nil
 	return err
 }
