@@ -352,8 +352,11 @@ func TestAParamThatNoAgentCouldTake(t *testing.T) {
 	b.config.Params = []collect.Param{{Name: "stream", Value: []byte("true")}}
 	_, err := collect.Run(t.Context(), b.config)
 	var input *collect.InputError
-	if !errors.As(err, &input) || input.Line != 1 || !strings.Contains(err.Error(), "Streaming") {
-		t.Errorf("got %v, want a refusal at line 1", err)
+	if !errors.As(err, &input) || input.File != b.config.Dataset || input.Line != 1 || !strings.Contains(err.Error(), "Streaming") {
+		t.Errorf("got %v, want a refusal at line 1 of the dataset", err)
+	}
+	if got := b.snapshot(t); len(got) != 0 {
+		t.Errorf("the run has left %v", got)
 	}
 }
 

@@ -32,6 +32,7 @@ func TestLinesOfEveryShapeAreRead(t *testing.T) {
 	for _, test := range []struct{ name, file, text string }{
 		{"a byte order mark, CRLF, blank lines, no last end", "tasks.jsonl", odd},
 		{"blank lines at both ends", "tasks.jsonl", "\n\t\n" + flat(3) + "\n\n"},
+		{"a byte order mark on a line of its own", "tasks.jsonl", "\uFEFF\r\n" + flat(3)},
 		{"white space around rows", "tasks.jsonl", " " + strings.Join(rows, " \n\t")},
 		{"gzip", "tasks.jsonl.gz", zipped(flat(3))},
 		{"gzip of such a file", "tasks.jsonl.gz", zipped(odd)},

@@ -354,6 +354,7 @@ func TestAResumptionOfAnotherDataset(t *testing.T) {
 		{"three repeats more", rows, func(c *collect.Config) { c.Repeats = 4 }, "", []string{"0-1", "0-2", "0-3", "1-1", "1-2", "1-3"}},
 		{"reordered, with indexes of their own", indexed(1, lines[1]) + indexed(0, lines[0]), nil, "", nil},
 		{"reordered, with indexes of their own, and more", indexed(2, `{"responses_create_params":{},"n":3}`+"\n") + indexed(1, lines[1]) + indexed(0, lines[0]), nil, "", []string{"2-0"}},
+		{"reordered, with indexes of their own, and edited", indexed(1, lines[1]) + indexed(0, strings.Replace(lines[0], "100", "101", 1)), nil, "task tasks/0 (index 0) is not what it was", nil},
 		{"reordered, without", lines[1] + lines[0], nil, "task tasks/0 (index 0) is not what it was", nil},
 		{"reordered, with indexes of others", indexed(0, lines[1]) + indexed(1, lines[0]), nil, "task tasks/0 (index 0) is not what it was", nil},
 		{"an edited row", strings.Replace(rows, `"n":2`, `"n":3`, 1), nil, "task tasks/1 (index 1) is not what it was", nil},

@@ -1,6 +1,7 @@
 package collect_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -136,6 +137,37 @@ func TestAnOutputThatVanishesStopsTheRun(t *testing.T) {
 				t.Error("the file that was moved has a line that does not count")
 			}
 		})
+	}
+}
+
+// A file that could not be written once gets no further line, also when it is there
+// again: nothing shows what its last line is.
+func TestAnOutputThatBrokeStaysAsItWas(t *testing.T) {
+	b := onStage(t, flat(9), nil)
+	away := b.files().Rollouts + ".away"
+	begun := make(chan struct{}, 2)
+	b.config.Concurrency = 2
+	b.config.Target = &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		begun <- struct{}{}
+		var err error
+		if is(r, "0-0") {
+			err = os.Rename(b.files().Rollouts, away)
+		} else {
+			<-ctx.Done() // it could not be written
+			err = os.Rename(away, b.files().Rollouts)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return nil, nil
+	}}
+	summary, err := collect.Run(t.Context(), b.config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != b.config.Output || summary.Done != 0 {
+		t.Errorf("got %v and %+v, want an error that names %s", err, summary, b.config.Output)
+	}
+	if got := read(t, b.files().Rollouts); got != "" || len(begun) != 2 {
+		t.Errorf("after %d attempts the file holds %q, want two and nothing", len(begun), got)
 	}
 }
 
