@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -121,6 +122,42 @@ func TestWhatIsInFlightWhenTheDiskIsFull(t *testing.T) {
 			}
 			if _, err := os.Stat(b.files().Aggregate); !os.IsNotExist(err) {
 				t.Error("there are metrics of a run that was broken off")
+			}
+		})
+	}
+}
+
+// Lines of both files that come at once do not share their fate.
+func TestALineThatCannotBeWrittenStopsOnlyItsOwnFile(t *testing.T) {
+	const tasks = 64
+	for name, path := range map[string]func(collect.Files) string{
+		"the failures": func(f collect.Files) string { return f.Failures },
+		"the results":  func(f collect.Files) string { return f.Rollouts },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var begun sync.WaitGroup
+			begun.Add(tasks)
+			b := onStage(t, flat(tasks), atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+				begun.Done()
+				begun.Wait()
+				if strings.ContainsAny(r.TaskID.TaskID[len(r.TaskID.TaskID)-1:], "13579") {
+					return nil, refusal()
+				}
+				return nil, nil
+			}))
+			b.config.Concurrency = tasks
+			full(t, path(b.files()))
+			summary, err := collect.Run(t.Context(), b.config)
+			var output *collect.OutputError
+			if !errors.As(err, &output) || output.File != path(b.files()) {
+				t.Errorf("got %v, want an error that names %s", err, path(b.files()))
+			}
+			kept, done := b.files().Rollouts, tasks/2
+			if name == "the results" {
+				kept, done = b.files().Failures, 0
+			}
+			if got := len(readLines(t, kept)); got != tasks/2 || summary.Done != done {
+				t.Errorf("%d lines are kept and %d are done, want %d and %d", got, summary.Done, tasks/2, done)
 			}
 		})
 	}
