@@ -145,7 +145,7 @@ func TestALineThatCannotBeWrittenStopsOnlyItsOwnFile(t *testing.T) {
 				}
 				return nil, nil
 			}))
-			b.config.Concurrency = tasks
+			b.config.Concurrency, b.config.Policy.MaxAttempts = tasks, 1
 			full(t, path(b.files()))
 			summary, err := collect.Run(t.Context(), b.config)
 			var output *collect.OutputError

@@ -127,6 +127,8 @@ func TestIndexesThatRowsHave(t *testing.T) {
 		{"an id that is its own", []string{`"_ng_rollout_id":"0-0"`, `"_ng_rollout_id":"0-1"`}, []string{"0-0", "0-1"}, 0, ""},
 		{"ids that are each other's", []string{`"_ng_rollout_id":"0-1"`, `"_ng_rollout_id":"0-0"`}, nil, 2, "rollout id 0-0 is there twice"},
 		{"an id that a later row gets", []string{`"_ng_rollout_id":"0-1"`, ``}, nil, 2, "rollout id 0-1 is there twice"},
+		{"an id of a rollout that there is not", []string{`"_ng_rollout_index":3`, `"_ng_rollout_id":"0-1"`}, []string{"0-3", "0-4"}, 0, ""},
+		{"an id that is only like another", []string{``, `"_ng_rollout_id":"00-0"`, `"_ng_rollout_id":"0-00"`}, []string{"0-0", "0-1", "0-2"}, 0, ""},
 		{"an id twice", []string{`"_ng_rollout_id":"a"`, `"_ng_rollout_id":"a"`}, nil, 2, "rollout id a is there twice"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
