@@ -62,6 +62,7 @@ func TestSame(t *testing.T) {
 		{"a lone surrogate and what decoders make of it", `"\ud800"`, "\"\uFFFD\"", false},
 		{"lone surrogates in names", `{"\ud800":1}`, `{"\udfff":1}`, false},
 		{"a backslash before what looks like one", `"\\ud800"`, `"\\ud801"`, false},
+		{"a backslash before what looks like one, escaped", `"\\ud800"`, `"\u005cud800"`, true},
 		{"the same text in a list", `["\\",1]`, `["\u005c",1]`, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -158,4 +159,23 @@ func TestWriteLineToStopsAtAnError(t *testing.T) {
 			t.Errorf("with room for %d: %d, %v, want %v", left, n, err, want)
 		}
 	}
+	once := &failingOnce{err: full}
+	if n, err := (rawjson.Body{[]byte("ab"), []byte("cd")}).WriteLineTo(once); n != 2 || err != full || once.written != "ab" {
+		t.Errorf("a write that failed is passed over: %d, %v, %q", n, err, once.written)
+	}
+}
+
+// failingOnce is a writer whose second write fails.
+type failingOnce struct {
+	err     error
+	writes  int
+	written string
+}
+
+func (w *failingOnce) Write(p []byte) (int, error) {
+	if w.writes++; w.writes == 2 {
+		return 0, w.err
+	}
+	w.written += string(p)
+	return len(p), nil
 }
