@@ -148,14 +148,16 @@ func TestAggregateNamesWhatIsMissing(t *testing.T) {
 			}
 		}, nil, 7, nil},
 		{"inputs that are not there", func(t *testing.T, b *bench) {
-			if err := os.Remove(collect.FilesOf(b.part(1)).Inputs); err != nil {
-				t.Fatal(err)
+			for part := 1; part <= 2; part++ { // with a rollout that failed, and one that did first
+				if err := os.Remove(collect.FilesOf(b.part(part)).Inputs); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}, func(t *testing.T, j *collect.Joined) {
 			if j.Owed != (collect.Owed{Rollouts: 12, Tasks: 6, Repeats: 2, Servers: 1}) || j.Done != 11 || j.Failed != 1 {
 				t.Errorf("joined %+v, want what is known of all", j)
 			}
-		}, []string{"rollouts.shard-01-of-03_materialized_inputs.jsonl is not there: what is missing of that run cannot be said"}, 11, nil},
+		}, []string{"rollouts.shard-01-of-03_materialized_inputs.jsonl is not there: what is missing of that run cannot be said", "rollouts.shard-02-of-03_materialized_inputs.jsonl is not there"}, 11, nil},
 		{"failures that are not there", func(t *testing.T, b *bench) {
 			if err := os.Remove(collect.FilesOf(b.part(1)).Failures); err != nil {
 				t.Fatal(err)
