@@ -97,7 +97,7 @@ func parseFailure(value []byte) (*failures.Failure, error) {
 	if !there || string(terminal) != "true" && string(terminal) != "false" {
 		return nil, errors.New("its failure does not say whether it is terminal")
 	}
-	f := failures.New(failures.Stage(fields.Text("stage")), "", fields.Text("failure_reason"))
+	f := failures.New(failures.Stage(fields.Text("stage")).OrUnknown(), "", fields.Text("failure_reason"))
 	f.Terminal = string(terminal) == "true"
 	if kind := failures.Kind(fields.Text("failure_kind")); kind.WellFormed() {
 		f.Kind = kind

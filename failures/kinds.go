@@ -11,6 +11,16 @@ const (
 	StageVerification Stage = "verification" // call 6
 )
 
+// OrUnknown is the stage as another server has named it, "" when that is no name: it
+// goes to terminals and counters.
+func (s Stage) OrUnknown() Stage {
+	const longest = 100
+	if len(s) > longest || !Kind(s).WellFormed() {
+		return ""
+	}
+	return s
+}
+
 // A Kind classifies a failure for people and counters. It is an error, so that
 // errors.Is(err, failures.TransportTimeout) works on a [Failure]. The empty kind
 // is an unknown one.

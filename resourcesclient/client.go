@@ -86,10 +86,10 @@ func (c *Client) Name() string { return c.config.ServerName() }
 // URL is the server's base URL, without a slash at its end.
 func (c *Client) URL() string { return c.http.URL() }
 
-// AggregateMetrics forwards a body to POST /aggregate_metrics and returns the
+// ForwardMetrics forwards a body to POST /aggregate_metrics and returns the
 // reply as it came when it is a success or a 4xx. Every other end is a
 // *[failures.Failure].
-func (c *Client) AggregateMetrics(ctx context.Context, body []byte) (httpcall.Reply, error) {
+func (c *Client) ForwardMetrics(ctx context.Context, body []byte) (httpcall.Reply, error) {
 	return c.http.Forward(ctx, httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,
 		Path: protocol.PathAggregateMetrics,
@@ -98,10 +98,10 @@ func (c *Client) AggregateMetrics(ctx context.Context, body []byte) (httpcall.Re
 	})
 }
 
-// Metrics has the server compute the metrics of verify responses (POST
+// AggregateMetrics has the server compute the metrics of verify responses (POST
 // /aggregate_metrics). body is opened for each try; nothing holds it whole. It
 // returns the body of the reply; the error is a *[failures.Failure].
-func (c *Client) Metrics(ctx context.Context, body func() (io.ReadCloser, error)) ([]byte, error) {
+func (c *Client) AggregateMetrics(ctx context.Context, body func() (io.ReadCloser, error)) ([]byte, error) {
 	return c.http.Post(ctx, httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,
 		Path: protocol.PathAggregateMetrics,

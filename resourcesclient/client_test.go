@@ -341,11 +341,11 @@ func TestAggregateMetricsIsForwardedUnread(t *testing.T) {
 	transport := pool.New()
 	t.Cleanup(transport.CloseIdleConnections)
 	client := resourcesclient.New(resourcesclient.Config{URL: servers.ResourcesURL + "/", Transport: transport, Observability: true})
-	reply, err := client.AggregateMetrics(within(t), []byte(`{"any": NaN`))
+	reply, err := client.ForwardMetrics(within(t), []byte(`{"any": NaN`))
 	if err != nil || reply.Status != 200 || !json.Valid(reply.Body) {
 		t.Errorf("got %+v, %v", reply, err)
 	}
-	reply, err = client.AggregateMetrics(within(t), nil)
+	reply, err = client.ForwardMetrics(within(t), nil)
 	if err != nil || reply.Status != 422 || string(reply.Body) != "not JSON" || reply.ContentType != "text/plain" {
 		t.Errorf("got %+v, %v", reply, err)
 	}

@@ -42,11 +42,8 @@ Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 rollouts failed 
 const aggregateHint = "turn aggregate --help"
 
 func (c *aggregateCommand) run(ctx context.Context, p program) error {
-	switch {
-	case c.Output == "":
-		return usage(aggregateHint, "aggregate needs -o OUT.jsonl")
-	case !strings.HasSuffix(c.Output, ".jsonl"):
-		return usage(aggregateHint, "the output %s should end in .jsonl: the other files are named after it", c.Output)
+	if err := checkOutput(c.Output, aggregateHint); err != nil {
+		return err
 	}
 	if c.Resources != "" && len(c.Environment) > 0 {
 		return usage(aggregateHint, "--resources and --environment: one of them computes the metrics")
@@ -67,15 +64,15 @@ func (c *aggregateCommand) run(ctx context.Context, p program) error {
 		Metrics:        metrics,
 		Note:           func(text string) { logger.Warn().Msg(text) },
 	})
-	var signal stopSignal
-	if errors.As(context.Cause(signalled), &signal) {
-		return &exitError{status: signal.status()}
+	if joined != nil && !c.Quiet {
+		_ = c.report(joined).WriteText(p.Stderr) // nobody could be told
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, collect.ErrStopped) {
 		return explainAggregate(err)
 	}
-	if !c.Quiet {
-		_ = c.report(joined).WriteText(p.Stderr) // nobody could be told
+	var signal stopSignal
+	if errors.As(context.Cause(signalled), &signal) && (joined == nil || !joined.Aggregated) {
+		return &exitError{status: signal.status()}
 	}
 	return partly(&joined.Summary, joined.Complete() && len(joined.MissingShards) == 0, c.AllowPartial)
 }
@@ -99,8 +96,11 @@ func explainAggregate(err error) error {
 	var (
 		input  *collect.InputError
 		exists *collect.ExistsError
+		owned  *collect.OwnedError
 	)
 	switch {
+	case errors.As(err, &owned):
+		return &exitError{status: exitFailed, err: err, hint: "wait until it has ended, or another -o"}
 	case errors.As(err, &input):
 		return &exitError{status: exitUsage, err: err}
 	case errors.As(err, &exists):

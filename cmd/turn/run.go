@@ -39,7 +39,7 @@ type runCommand struct {
 	RetryTerminal       bool          `help:"With --resume: try those once more whose failure was terminal."`
 	AllowPartial        bool          `help:"Exit with 0 also when rollouts failed or are missing, or nothing is scored."`
 	CountFailuresAsZero bool          `help:"Score a failed rollout with 0 instead of leaving it out."`
-	Budget              time.Duration `help:"Time that the run has: what is in flight at its end is cancelled (default: no limit)." placeholder:"D"`
+	Budget              time.Duration `help:"Time that the run has: what is in flight at its end is cancelled, and then closed, for which --cleanup-timeout gives each of two calls time (default: no limit)." placeholder:"D"`
 	DrainMargin         time.Duration `help:"How long before the end of --budget no episode begins any more (default: as long as 3 of 4 episodes took, once 5 have ended)." placeholder:"D"`
 	Grace               time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT; then their two closes run, each within --cleanup-timeout." default:"60s"`
 	JSON                bool          `name:"json" help:"Write what happens to the standard output, one JSON object a line."`
@@ -89,10 +89,10 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(runHint, "%w", err)
 	}
-	c.Output = shard.Output(c.Output)
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.Output = shard.Output(c.Output)
 	meter, screen := c.progress(p.Stderr)
 	logger := newLogger(p.Stderr, screen)
 	target, err := c.target(logger)
@@ -120,20 +120,29 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	c.start(screen, events)
 	summary, err := collect.Run(ctx, config)
 	screen.Stop()
+	if err == nil || summary.Attempts > 0 {
+		report := progress.Report{Summary: summary, Files: collect.FilesOf(c.Output), Next: next(summary)}
+		err = errors.Join(err, c.tell(report, events, p.Stderr))
+	}
 	if err != nil && !errors.Is(err, collect.ErrStopped) {
 		return c.explain(err, summary)
 	}
-	report := progress.Report{Summary: summary, Files: collect.FilesOf(c.Output), Next: next(summary)}
-	if !c.Quiet && err == nil {
-		_ = report.WriteText(p.Stderr) // nobody could be told
-	}
-	if events != nil {
-		events.Summary(report)
-		if err := events.Err(); err != nil {
-			return fmt.Errorf("--json: %w", err)
-		}
-	}
 	return c.status(context.Cause(signalled), summary)
+}
+
+// tell says what came out, to whoever wants to know.
+func (c *runCommand) tell(report progress.Report, events *progress.Events, stderr io.Writer) error {
+	if !c.Quiet {
+		_ = report.WriteText(stderr) // nobody could be told
+	}
+	if events == nil {
+		return nil
+	}
+	events.Summary(report)
+	if err := events.Err(); err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	return nil
 }
 
 // shard is the part of the dataset that the flag names.
@@ -253,20 +262,30 @@ func (c *runCommand) logStart(logger zerolog.Logger, target *runTarget, policy r
 		logLimits(event, target.limits, c.protocolFlags, policy).Msg("running")
 		return
 	}
-	event.Stringer("max_reply_bytes", c.MaxReplyBytes)
+	event.Str("episode_timeout", orNone(c.EpisodeTimeout)).Stringer("max_reply_bytes", c.MaxReplyBytes)
 	for _, route := range c.Environment {
 		event.Str("environment_"+cmp.Or(route.taskset, c.Name), route.url)
 	}
 	event.Int("max_attempts", policy.Attempts()).Str("retry_backoff", policy.Backoff.String()).Msg("running")
 }
 
+// checkOutput reports an output that no files could be named after.
+func checkOutput(output, hint string) error {
+	switch {
+	case output == "":
+		return usage(hint, "-o OUT.jsonl is missing: where the results go")
+	case !strings.HasSuffix(output, ".jsonl"):
+		return usage(hint, "the output %s should end in .jsonl: the other files are named after it", output)
+	}
+	return nil
+}
+
 // check reports flags that do not go together.
 func (c *runCommand) check() error {
+	if err := checkOutput(c.Output, runHint); err != nil {
+		return err
+	}
 	switch {
-	case c.Output == "":
-		return usage(runHint, "run needs -o OUT.jsonl")
-	case !strings.HasSuffix(c.Output, ".jsonl"):
-		return usage(runHint, "the output %s should end in .jsonl: the other files are named after it", c.Output)
 	case c.Concurrency < 1:
 		return usage(runHint, "--concurrency must be at least 1")
 	case c.Repeats < 1:
@@ -369,7 +388,8 @@ func (c *runCommand) hintOnInput(file string) string {
 type beginning struct{ told func(collect.Owed) }
 
 func (b beginning) Prepared(owed collect.Owed)           { b.told(owed) }
-func (beginning) Settled(float64, bool, bool)            {}
+func (beginning) DoneBefore(float64, bool)               {}
+func (beginning) FailedBefore()                          {}
 func (beginning) Began(collect.Rollout, bool)            {}
 func (beginning) Ended(collect.Rollout, episode.Attempt) {}
 

@@ -10,6 +10,7 @@ import (
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/envclient"
 	"example.com/turn/internal/pool"
+	"example.com/turn/resourcesclient"
 )
 
 // environmentFlags name the environment servers that a run posts its episodes to.
@@ -37,6 +38,7 @@ func (r *route) UnmarshalText(text []byte) error {
 // a taskset.
 func (f environmentFlags) environments(name string, maxReplyBytes int64, logger zerolog.Logger) (collect.Environments, error) {
 	target := collect.Environments{Routes: map[string]collect.Environment{}}
+	names := map[string]bool{}
 	transport := pool.New()
 	for _, route := range f.Environment {
 		environment := collect.Environment{Name: name}
@@ -54,13 +56,13 @@ func (f environmentFlags) environments(name string, maxReplyBytes int64, logger 
 			return target, fmt.Errorf("--environment: %w", err)
 		}
 		environment.Client = envclient.New(config)
-		_, again := target.Routes[route.taskset]
-		switch {
-		case again || route.taskset == "" && target.Default != nil:
-			return target, fmt.Errorf("--environment: two servers for one taskset: %s and another", route.url)
-		case route.taskset == "":
+		if names[environment.Name] {
+			return target, fmt.Errorf("--environment: two servers of the name %s: a server for a taskset is named after it, the one for all others by --name", environment.Name)
+		}
+		names[environment.Name] = true
+		if route.taskset == "" {
 			target.Default = &environment
-		default:
+		} else {
 			target.Routes[route.taskset] = environment
 		}
 	}
@@ -83,6 +85,7 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 		if err != nil {
 			return nil, usage(runHint, "%w", err)
 		}
+		environments.Timeout = c.EpisodeTimeout
 		return &runTarget{Target: environments, agent: c.AgentName, release: func() {}}, nil
 	}
 	release := func() {}
@@ -139,6 +142,8 @@ func (c *runCommand) checkOthersLimits() error {
 		set  bool
 	}{
 		{"--seed-timeout", c.SeedTimeout != 0},
+		{"--cleanup-timeout", c.CleanupTimeout != episode.DefaultCleanupTimeout},
+		{"--resources-name", c.ResourcesName != resourcesclient.DefaultName},
 		{"--agent-timeout", c.AgentTimeout != 0},
 		{"--verify-timeout", c.VerifyTimeout != 0},
 		{"--tool-transport", len(c.ToolTransport) > 0},

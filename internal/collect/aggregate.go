@@ -33,7 +33,9 @@ type AggregateConfig struct {
 // other.
 //
 // The error is an *[InputError] when a file is not what it should be or none
-// matches, an *[ExistsError], an *[OwnedError] or an *[OutputError].
+// matches, an *[ExistsError], an *[OwnedError] or an *[OutputError]. When ctx ends
+// before the outputs are joined, the error is [ErrStopped] and nothing is written;
+// when it ends later, the metrics alone are not.
 func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
 	if config.Note == nil {
 		config.Note = func(string) {}
@@ -45,9 +47,11 @@ func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := j.join(parts); err != nil {
+	release, err := j.join(ctx, parts)
+	if err != nil {
 		return nil, err
 	}
+	defer release()
 	err = writeMetrics(ctx, j.files, nil, config.Agent, config.Metrics, config.Note)
 	j.joined.Aggregated = err == nil && ctx.Err() == nil
 	return &j.joined, err
@@ -140,27 +144,51 @@ func missingShards(paths []string) []Shard {
 	return missing
 }
 
-// join writes the three files of the joined output.
-func (j *joiner) join(parts []string) error {
+// join writes the three files of the joined output, and returns as its owner.
+func (j *joiner) join(ctx context.Context, parts []string) (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(j.config.Output), 0o755); err != nil {
-		return &OutputError{File: j.config.Output, Err: err}
+		return nil, &OutputError{File: j.config.Output, Err: err}
 	}
-	if isOwned(j.config.Output) {
-		return &OwnedError{File: j.config.Output}
+	owned, err := own(j.config.Output, j.config.Note)
+	if err != nil {
+		return nil, err
 	}
+	defer func() { _ = owned.discard() }() // it was not written to; another takes its place
 	if !j.config.Overwrite {
 		if err := j.files.CheckFree(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	steps := []struct {
+	next := FilesOf(j.config.Output)
+	for _, path := range []*string{&next.Inputs, &next.Failures, &next.Rollouts} {
+		*path += nextSuffix
+		defer func() { _ = os.Remove(*path) }() // where it still is, there was an error
+	}
+	if err := j.copyAll(ctx, parts, next); err != nil {
+		return nil, err
+	}
+	// The lock is that of the file, whatever its name.
+	joined, err := own(next.Rollouts, func(string) {})
+	if err != nil {
+		return nil, err
+	}
+	release = func() { _ = joined.close() } // it was written, and by another
+	if err := errors.Join(j.place(next), j.count()); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// copyAll copies what the parts have.
+func (j *joiner) copyAll(ctx context.Context, parts []string, next Files) error {
+	for _, step := range []struct {
 		path string
-		copy func(part Files, w io.Writer) error
-	}{{j.files.Inputs, j.copyInputs}, {j.files.Failures, j.copyFailures}, {j.files.Rollouts, j.copyResults}}
-	for _, step := range steps {
-		err := writeAnew(step.path+nextSuffix, func(w io.Writer) error {
+		copy func(ctx context.Context, part Files, w io.Writer) error
+	}{{next.Inputs, j.copyInputs}, {next.Failures, j.copyFailures}, {next.Rollouts, j.copyResults}} {
+		err := writeAnew(step.path, func(w io.Writer) error {
 			for _, part := range parts {
-				if err := step.copy(FilesOf(part), w); err != nil {
+				if err := step.copy(ctx, FilesOf(part), w); err != nil {
 					return err
 				}
 			}
@@ -169,27 +197,32 @@ func (j *joiner) join(parts []string) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = os.Remove(step.path + nextSuffix) }() // where it still is, there was an error
 	}
-	for _, step := range steps {
-		if err := settle(step.path+nextSuffix, step.path); err != nil {
+	return nil
+}
+
+// place gives the files their names, and takes away what is said of other results.
+func (j *joiner) place(next Files) error {
+	for _, file := range []struct{ next, path string }{
+		{next.Inputs, j.files.Inputs}, {next.Failures, j.files.Failures}, {next.Rollouts, j.files.Rollouts},
+	} {
+		if err := replace(file.next, file.path); err != nil {
 			return err
 		}
 	}
-	// What it says is of other results.
 	if err := os.Remove(j.files.Aggregate); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &OutputError{File: j.files.Aggregate, Err: err}
 	}
-	return j.count()
+	return nil
 }
 
 // copyInputs copies what one run owed.
-func (j *joiner) copyInputs(part Files, w io.Writer) error {
+func (j *joiner) copyInputs(ctx context.Context, part Files, w io.Writer) error {
 	if _, err := os.Stat(part.Inputs); errors.Is(err, fs.ErrNotExist) {
 		j.config.Note(part.Inputs + " is not there: what is missing of that run cannot be said")
 		return nil
 	}
-	return j.copyLines(part.Inputs, w, func(fields rawjson.Object) (bool, error) {
+	return j.copyLines(ctx, part.Inputs, w, func(fields rawjson.Object) (bool, error) {
 		k, err := keyOf(fields)
 		if err != nil {
 			return false, err
@@ -208,14 +241,14 @@ func (j *joiner) copyInputs(part Files, w io.Writer) error {
 	})
 }
 
-func (j *joiner) copyFailures(part Files, w io.Writer) error {
-	return j.copyLines(part.Failures, w, func(fields rawjson.Object) (bool, error) {
+func (j *joiner) copyFailures(ctx context.Context, part Files, w io.Writer) error {
+	return j.copyLines(ctx, part.Failures, w, func(fields rawjson.Object) (bool, error) {
 		return true, j.past.addFailure(nil, fields)
 	})
 }
 
-func (j *joiner) copyResults(part Files, w io.Writer) error {
-	return j.copyLines(part.Rollouts, w, func(fields rawjson.Object) (bool, error) {
+func (j *joiner) copyResults(ctx context.Context, part Files, w io.Writer) error {
+	return j.copyLines(ctx, part.Rollouts, w, func(fields rawjson.Object) (bool, error) {
 		j.servers[fields.Text("_ng_environment_server")] = true
 		twice := j.past.twice
 		if err := j.past.addResult(nil, fields); err != nil {
@@ -241,8 +274,11 @@ func taskIDOf(fields rawjson.Object, name string) protocol.TaskID {
 
 // copyLines copies the lines of a file that are to be kept. A last line that was
 // cut off is left out, and noted.
-func (j *joiner) copyLines(path string, w io.Writer, keep func(rawjson.Object) (bool, error)) error {
+func (j *joiner) copyLines(ctx context.Context, path string, w io.Writer, keep func(rawjson.Object) (bool, error)) error {
 	rest, err := readOutput(path, func(text []byte, fields rawjson.Object) error {
+		if ctx.Err() != nil {
+			return ErrStopped
+		}
 		kept, err := keep(fields)
 		if err != nil || !kept {
 			return err

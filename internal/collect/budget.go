@@ -10,8 +10,9 @@ import (
 
 // A Budget is the time that a run has.
 type Budget struct {
-	// Deadline is when the run has to have ended: what is still in flight is
-	// cancelled then. Zero: there is none.
+	// Deadline is when what is still in flight is cancelled. Its sessions are closed
+	// after that, for which each close has the driver's cleanup timeout. Zero: there
+	// is none.
 	Deadline time.Time
 	// Margin is how long before the deadline no attempt begins any more. 0: as long
 	// as three quarters of this run's own attempts took at most, once there are

@@ -20,23 +20,28 @@ func (c *collector) run(ctx context.Context) error {
 	c.ended = make(chan attempt)
 	for {
 		c.begin(ctx)
+		if c.broken != nil {
+			c.stopped = true
+			giveUp(notKept(c.broken))
+		}
 		if c.inFlight == 0 && (c.stopped || c.queue.empty()) {
 			return c.broken
 		}
 		c.await(ctx)
-		if c.broken != nil {
-			c.stopped = true
-			giveUp(&failures.Stop{Kind: failures.PersistenceFailed, Reason: c.broken.Error()})
-		}
 	}
+}
+
+// notKept is why attempts are given up whose lines could not be kept.
+func notKept(err error) *failures.Stop {
+	return &failures.Stop{Kind: failures.PersistenceFailed, Reason: err.Error()}
 }
 
 // begin starts attempts while there is room and something to start.
 func (c *collector) begin(ctx context.Context) {
-	for !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
+	for c.broken == nil && !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
 		r, t, ok, err := c.next()
 		if err != nil {
-			c.broken, c.stopped = err, true
+			c.broken = err
 			return
 		}
 		if !ok {
@@ -89,7 +94,7 @@ func (c *collector) next() (rollout, turn, bool, error) {
 func (c *collector) owes(r rollout) (limit int, owed bool) {
 	if result, done := c.past.results[r.key]; done {
 		c.summary.addResult(r.key.task, result)
-		c.config.Observer.Settled(result.reward, result.masked, false)
+		c.config.Observer.DoneBefore(result.reward, result.masked)
 		return 0, false
 	}
 	before, group := c.past.failed(r.key)
@@ -104,7 +109,7 @@ func (c *collector) owes(r rollout) (limit int, owed bool) {
 		return limit, true
 	}
 	c.summary.addFailure(r.key.task, group.FailureGroup, group.example, before.terminal)
-	c.config.Observer.Settled(0, false, true)
+	c.config.Observer.FailedBefore()
 	return 0, false
 }
 
@@ -158,6 +163,9 @@ func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
 // when the policy wants one.
 func (c *collector) settle(a attempt) {
 	c.inFlight--
+	if a.err != nil { // as if it had not been: nothing of it is on disk
+		a.Result, a.Failure = nil, failures.Interrupted("", notKept(a.err), "in this run")
+	}
 	cut := a.Failure != nil && a.Failure.CutShort()
 	if !cut {
 		c.summary.attempted(a.Took, a.Times)
@@ -166,11 +174,11 @@ func (c *collector) settle(a attempt) {
 		c.broken = errors.Join(c.broken, a.err)
 	}
 	if !cut && c.summary.Owed.Servers == 1 {
-		c.outage.heard(a.Failure != nil && a.Failure.Kind == failures.TransportUnreachable && c.config.Target.Delivery(a.Failure) == NotSent)
+		c.outage.heard(a.Failure != nil && c.config.Target.Away(a.Failure))
 	}
 	t := a.turn
 	switch {
-	case a.err != nil, cut:
+	case cut:
 	case a.Result != nil:
 		c.summary.addResult(t.key.task, result{reward: a.Result.Reward, masked: a.Result.Masked})
 		if a.Result.AgentTimedOut {
@@ -193,7 +201,7 @@ func (c *collector) retry(t *turn, f *failures.Failure) (again bool) {
 	policy.MaxAttempts = t.limit
 	wait, again := policy.Next(f, t.attempts, now.Sub(t.firstFailed))
 	if !again {
-		c.summary.addFailure(t.key.task, FailureGroup{f.Stage, f.Kind}, f.Reason, f.Terminal)
+		c.summary.addFailure(t.key.task, FailureGroup{f.Stage, f.Kind}, f.Reason, f.Terminal || c.past.failures[t.key].terminal)
 		return false
 	}
 	t.due = now.Add(wait)

@@ -2,6 +2,7 @@ package collect_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,6 +38,7 @@ func (s *stage) Server(string) (string, error) { return "env", nil }
 func (s *stage) Delivery(f *failures.Failure) collect.Delivery {
 	return collect.Servers{}.Delivery(f)
 }
+func (s *stage) Away(f *failures.Failure) bool { return collect.Servers{}.Away(f) }
 func (s *stage) AggregateMetrics(context.Context, string, func() (io.ReadCloser, error)) ([]byte, error) {
 	return []byte(`{}`), nil
 }
@@ -89,8 +91,8 @@ func after(ctx context.Context, took time.Duration) *failures.Failure {
 	}
 }
 
-// play runs n rows on the stage in a bubble of time. begin may do something while it
-// runs.
+// play runs n rows on the stage in a bubble of time, by a configuration that change
+// has changed.
 func play(t *testing.T, n int, s *stage, change func(*collect.Config)) (summary *collect.Summary) {
 	t.Helper()
 	dir := t.TempDir()
@@ -331,4 +333,76 @@ func TestAnOutageDoesNotUseUpTheDataset(t *testing.T) {
 	if summary.Failed < 4 || summary.Failed > 12 || summary.Done != 50-summary.Failed {
 		t.Errorf("%d failed and %d done of 50, want about ten failed", summary.Failed, summary.Done)
 	}
+}
+
+// Whoever is not there, or about to go, is waited for.
+func TestWhoIsAway(t *testing.T) {
+	unsent := func(stage failures.Stage) *failures.Failure {
+		f := failures.New(stage, failures.TransportUnreachable, "nobody is there")
+		f.Unsent = true
+		return f
+	}
+	status := func(status int) *failures.Failure {
+		f := failures.New("", "", "refused")
+		f.Status = status
+		return f
+	}
+	for _, test := range []struct {
+		name                  string
+		failure               *failures.Failure
+		servers, environments bool
+	}{
+		{"the resources server", unsent(failures.StageSeed), true, true},
+		{"the agent server", unsent(failures.StageAgent), true, true},
+		{"a connection that was made", failures.New(failures.StageSeed, failures.TransportPeerDrop, "dropped"), false, false},
+		{"an environment server that is told of another", failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there"), false, false},
+		{"an environment server that is going", failures.New(failures.StageAdmission, failures.Shutdown, "it is shutting down"), false, true},
+		{"an episode that was cut by that", failures.New(failures.StageAgent, failures.Shutdown, "it is shutting down"), false, false},
+		{"a full one", failures.New(failures.StageAdmission, "", "Episode admission timed out"), false, false},
+		{"a proxy's 502", status(502), false, true},
+		{"a proxy's 503", status(503), false, true},
+		{"a 500", status(500), false, false},
+		{"an episode that failed", failures.New(failures.StageAgent, failures.AgentRunError, "x"), false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := (collect.Servers{}).Away(test.failure); got != test.servers {
+				t.Errorf("of servers: %v, want %v", got, test.servers)
+			}
+			if got := (collect.Environments{}).Away(test.failure); got != test.environments {
+				t.Errorf("of environment servers: %v, want %v", got, test.environments)
+			}
+		})
+	}
+}
+
+// What cannot be read any more ends what runs, and not when it ends by itself.
+func TestInputsThatBreakEndWhatRuns(t *testing.T) {
+	dir := t.TempDir()
+	inputs := filepath.Join(dir, "rollouts_materialized_inputs.jsonl")
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "0-0") {
+			if err := os.WriteFile(inputs, []byte("{}\n{}\n"), 0o644); err != nil {
+				t.Error(err)
+			}
+			return nil, nil
+		}
+		return nil, after(ctx, time.Hour)
+	}}
+	rows := strings.Repeat("x", 300_000) // more than is read ahead
+	var dataset strings.Builder
+	for i := range 4 {
+		fmt.Fprintf(&dataset, `{"responses_create_params":{"input":"%s"},"n":%d}`+"\n", rows, i)
+	}
+	config := collect.Config{Dataset: filepath.Join(dir, "tasks.jsonl"), Output: filepath.Join(dir, "rollouts.jsonl"), Target: s, Concurrency: 2}
+	if err := os.WriteFile(config.Dataset, []byte(dataset.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		_, err := collect.Run(t.Context(), config)
+		var input *collect.InputError
+		if took := time.Since(began); took > time.Minute || !errors.As(err, &input) || input.File != inputs {
+			t.Errorf("ended after %s with %v, want at once, with an error that names %s", took, err, inputs)
+		}
+	})
 }

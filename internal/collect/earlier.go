@@ -16,6 +16,7 @@ type earlier struct {
 	past   past
 	inputs *inputs // nil: they are not there any more
 	note   func(string)
+	told   bool // of the inputs' last line
 	ahead  map[key]place
 }
 
@@ -87,6 +88,10 @@ func (e *earlier) next() (rollout, error) {
 	if !e.inputs.torn {
 		return r, err
 	}
+	if e.told {
+		return rollout{}, io.EOF
+	}
+	e.told = true
 	e.note(fmt.Sprintf("%s: left out a last line that was not whole", e.inputs.path))
 	return rollout{}, io.EOF
 }

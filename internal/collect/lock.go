@@ -3,7 +3,6 @@ package collect
 import (
 	"errors"
 	"fmt"
-	"os"
 )
 
 // An OwnedError says that another run is writing to the output.
@@ -23,9 +22,8 @@ const tries = 10
 // is another. The lock is the operating system's: it ends with the process,
 // however that ends.
 func own(path string, note func(string)) (*output, error) {
-	made := isMissing(path)
 	for range tries {
-		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+		file, made, err := openOrMake(path)
 		if err != nil {
 			return nil, &OutputError{File: path, Err: err}
 		}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -212,4 +214,64 @@ func names(t *testing.T, path string) []string {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// Of many runs that are begun at once on a new output one writes it, and none of the
+// others takes anything away.
+func TestRunsThatAreBegunAtOnce(t *testing.T) {
+	inMemory(t)
+	for range 30 {
+		b := onStage(t, flat(3), atOnce(nil))
+		var running sync.WaitGroup
+		var went atomic.Int64
+		for range 16 {
+			running.Go(func() {
+				config := b.config
+				config.Target = atOnce(nil)
+				_, err := collect.Run(t.Context(), config)
+				var owned *collect.OwnedError
+				var exists *collect.ExistsError
+				switch {
+				case err == nil:
+					went.Add(1)
+				case !errors.As(err, &owned) && !errors.As(err, &exists):
+					t.Errorf("a run that is too late: %v", err)
+				}
+			})
+		}
+		running.Wait()
+		if got := len(b.results(t)); went.Load() != 1 || got != 3 {
+			t.Fatalf("%d runs went through and left %d results, want 1 and 3", went.Load(), got)
+		}
+	}
+}
+
+// So it is with outputs that are joined.
+func TestOutputsThatAreJoinedAtOnce(t *testing.T) {
+	inMemory(t)
+	b := onStage(t, flat(200), atOnce(nil))
+	b.run(t)
+	for range 10 {
+		joined := filepath.Join(t.TempDir(), "joined.jsonl")
+		var running sync.WaitGroup
+		var went atomic.Int64
+		for range 8 {
+			running.Go(func() {
+				_, err := collect.Aggregate(t.Context(), collect.AggregateConfig{Patterns: []string{b.config.Output}, Output: joined, Overwrite: true})
+				var owned *collect.OwnedError
+				if err == nil {
+					went.Add(1)
+				} else if !errors.As(err, &owned) {
+					t.Errorf("one that is too late: %v", err)
+				}
+			})
+		}
+		running.Wait()
+		if went.Load() == 0 || read(t, joined) != read(t, b.config.Output) {
+			t.Fatalf("%d went through, and the joined output has %d bytes, want %d", went.Load(), len(read(t, joined)), len(read(t, b.config.Output)))
+		}
+		if litter, _ := filepath.Glob(joined + "*.next"); len(litter) > 0 {
+			t.Errorf("%v are left", litter)
+		}
+	}
 }

@@ -101,17 +101,26 @@ type output struct {
 }
 
 func openOutput(path string) (*output, error) {
-	made := isMissing(path)
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	file, made, err := openOrMake(path)
 	if err != nil {
 		return nil, &OutputError{File: path, Err: err}
 	}
 	return newOutput(path, file, made)
 }
 
-func isMissing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
+// openOrMake opens a file, and makes it where there is none: made says which.
+func openOrMake(path string) (file *os.File, made bool, err error) {
+	for range tries { // others may make it, or take it away, in between
+		file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+		if !errors.Is(err, fs.ErrExist) {
+			return file, true, err
+		}
+		file, err = os.OpenFile(path, os.O_RDWR, 0)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return file, false, err
+		}
+	}
+	return nil, false, err
 }
 
 func newOutput(path string, file *os.File, made bool) (*output, error) {
@@ -121,6 +130,15 @@ func newOutput(path string, file *os.File, made bool) (*output, error) {
 		return nil, &OutputError{File: path, Err: err}
 	}
 	return &output{path: path, file: file, made: made, end: end}, nil
+}
+
+// discard closes the file, and takes it away when this output has made it and
+// nobody has written to it.
+func (o *output) discard() error {
+	if o.made && o.end == 0 && o.stillThere() == nil {
+		_ = os.Remove(o.path) // an empty file, if that much does not work
+	}
+	return o.close()
 }
 
 // empty takes away what is in the file.
@@ -209,7 +227,7 @@ func writeWhole(path string, write func(io.Writer) error) (err error) {
 	if err := writeAnew(next, write); err != nil {
 		return err
 	}
-	return settle(next, path)
+	return replace(next, path)
 }
 
 const nextSuffix = ".next"
@@ -238,8 +256,8 @@ func writeAnew(path string, write func(io.Writer) error) (err error) {
 	return nil
 }
 
-// settle gives a file that is whole its own name, also for after a power failure.
-func settle(next, path string) error {
+// replace gives a file that is whole its own name, also for after a power failure.
+func replace(next, path string) error {
 	if err := os.Rename(next, path); err != nil {
 		return &OutputError{File: path, Err: err}
 	}

@@ -64,13 +64,23 @@ func newPast() past {
 // readPast reads what earlier runs have left in the files and changes nothing. A
 // line that cannot be read is an *[InputError], unless it is the last one and was
 // cut off.
-func readPast(files Files) (past, error) {
+//
+// It ends with [ErrStopped] once drain is closed.
+func readPast(files Files, drain <-chan struct{}) (past, error) {
 	p := newPast()
+	unlessStopped := func(line func([]byte, rawjson.Object) error) func([]byte, rawjson.Object) error {
+		return func(text []byte, fields rawjson.Object) error {
+			if isClosed(drain) {
+				return ErrStopped
+			}
+			return line(text, fields)
+		}
+	}
 	var err error
-	if p.resultsTail, err = readOutput(files.Rollouts, p.addResult); err != nil {
+	if p.resultsTail, err = readOutput(files.Rollouts, unlessStopped(p.addResult)); err != nil {
 		return p, err
 	}
-	p.failuresTail, err = readOutput(files.Failures, p.addFailure)
+	p.failuresTail, err = readOutput(files.Failures, unlessStopped(p.addFailure))
 	return p, err
 }
 
@@ -109,7 +119,7 @@ func (p *past) addFailure(_ []byte, fields rawjson.Object) error {
 // group is the group of a failed attempt.
 func (p *past) group(fields rawjson.Object) int32 {
 	group := FailureGroup{
-		Stage: failures.Stage(fields.Text("_ng_failure_stage")),
+		Stage: failures.Stage(fields.Text("_ng_failure_stage")).OrUnknown(),
 		Kind:  failures.Kind(fields.Text("failure_kind")),
 	}
 	at, known := p.groupAt[group]

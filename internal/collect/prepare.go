@@ -10,7 +10,7 @@ import (
 	"example.com/turn/internal/rawjson"
 )
 
-// ErrStopped is the error of a run that was stopped before its first episode.
+// ErrStopped is the error of what was stopped before it had begun to change anything.
 var ErrStopped = errors.New("stopped before the first episode")
 
 // inputError puts a file and a line to what is wrong there. What has a place of its

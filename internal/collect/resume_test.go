@@ -52,6 +52,36 @@ func (b *bench) left(t *testing.T, results, failed string) {
 	t.Helper()
 	writeFile(t, b.files().Rollouts, results)
 	writeFile(t, b.files().Failures, failed)
+	_ = os.Remove(b.files().Aggregate) // where there is one
+}
+
+// The metrics of a complete output stay when there is nothing left to do, whoever is
+// there to ask; those of one that has changed do not.
+func TestTheMetricsOfACompleteOutputStay(t *testing.T) {
+	b := onStage(t, flat(2), atOnce(nil))
+	b.run(t)
+	writeFile(t, b.files().Aggregate, "the verifier's own")
+	b.config.Resume = true
+	if summary := b.run(t); !summary.Aggregated || read(t, b.files().Aggregate) != "the verifier's own" {
+		t.Errorf("summary %+v, metrics %q, want what was there", summary, read(t, b.files().Aggregate))
+	}
+	b.config.Repeats = 2
+	b.run(t)
+	if got := read(t, b.files().Aggregate); !strings.HasPrefix(got, "[") {
+		t.Errorf("metrics %q after more results, want new ones", got)
+	}
+}
+
+// A rollout that failed for good once is not tried again of itself, whatever its last
+// failure was, and is counted so.
+func TestARolloutThatFailedForGoodOnceStaysSo(t *testing.T) {
+	b := onStage(t, flat(1), atOnce(func(*episode.Request) (*episode.Result, *failures.Failure) { return nil, refusal() }))
+	b.run(t)
+	b.left(t, "", failureRow(0, 0, true))
+	b.config.Resume, b.config.RetryTerminal = true, true
+	if summary := b.run(t); summary.Attempts != 1 || summary.FailedForGood != 1 {
+		t.Errorf("summary %+v, want one attempt and one that failed for good", summary)
+	}
 }
 
 // A run that is resumed runs what has neither a result nor failed for good, and
@@ -109,12 +139,8 @@ type watcher struct {
 	settled, failed int
 }
 
-func (w *watcher) Settled(_ float64, _, failed bool) {
-	w.settled++
-	if failed {
-		w.failed++
-	}
-}
+func (w *watcher) DoneBefore(float64, bool)               { w.settled++ }
+func (w *watcher) FailedBefore()                          { w.settled++; w.failed++ }
 func (w *watcher) Ended(collect.Rollout, episode.Attempt) {}
 
 // What failed for good is tried once more when that is asked for, and once only,

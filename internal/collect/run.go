@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -69,21 +70,24 @@ func (r Rollout) Compare(other Rollout) int {
 // An Observer is told of a run's progress, one event after the other.
 type Observer interface {
 	Prepared(owed Owed)
-	// Settled is a rollout that an earlier run has settled: with a result, or with
-	// failures only (failed).
-	Settled(reward float64, masked, failed bool)
+	// DoneBefore is a rollout of which an earlier run has left a result, FailedBefore
+	// one of which it has left failures only, and which is not tried again.
+	DoneBefore(reward float64, masked bool)
+	FailedBefore()
 	// Began is an attempt; again says that it is not the first at its rollout in this
 	// run.
 	Began(r Rollout, again bool)
-	// Ended is an attempt, when its line is on disk. Its Again says that the rollout
-	// waits for another.
+	// Ended is an attempt, when its line is on disk; one that was cut short, or whose
+	// line could not be written, has none, and a failure that says so (CutShort). Its
+	// Again says that the rollout waits for another.
 	Ended(r Rollout, attempt episode.Attempt)
 }
 
 type nobody struct{}
 
 func (nobody) Prepared(Owed)                  {}
-func (nobody) Settled(float64, bool, bool)    {}
+func (nobody) DoneBefore(float64, bool)       {}
+func (nobody) FailedBefore()                  {}
 func (nobody) Began(Rollout, bool)            {}
 func (nobody) Ended(Rollout, episode.Attempt) {}
 
@@ -124,6 +128,10 @@ func (c *collector) aggregate(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if isClosed(c.config.Drain) {
+		return nil
+	}
+	if _, err := os.Stat(c.files.Aggregate); err == nil { // there was nothing to do
+		c.summary.Aggregated = true
 		return nil
 	}
 	stopped := make(chan struct{})
@@ -171,15 +179,9 @@ func (c *collector) prepare() (err error) {
 		return err
 	}
 	defer func() {
-		if err == nil {
-			return
+		if err != nil {
+			err = errors.Join(err, c.discard())
 		}
-		for _, o := range []*output{c.rollouts, c.failures} {
-			if o != nil && o.made { // and nothing was written to it
-				_ = os.Remove(o.path)
-			}
-		}
-		err = errors.Join(err, c.close())
 	}()
 	if !c.config.Overwrite && !c.config.Resume {
 		if err := c.files.CheckFree(); err != nil {
@@ -194,12 +196,11 @@ func (c *collector) prepare() (err error) {
 	if err := c.openOutputs(); err != nil {
 		return err
 	}
-	if err := settle(next, c.files.Inputs); err != nil {
+	if err := replace(next, c.files.Inputs); err != nil {
 		return err
 	}
-	// What it says is not of all that will be there.
-	if err := os.Remove(c.files.Aggregate); err != nil && !os.IsNotExist(err) {
-		return &OutputError{File: c.files.Aggregate, Err: err}
+	if err := c.dropMetrics(); err != nil {
+		return err
 	}
 	if c.queue.rows, err = openInputs(c.files.Inputs); err != nil {
 		return &OutputError{File: c.files.Inputs, Err: err}
@@ -208,11 +209,30 @@ func (c *collector) prepare() (err error) {
 	return nil
 }
 
+// dropMetrics takes the metrics of an earlier run away, unless they are of all that
+// is owed: nothing is left to do, and nobody has changed the results since.
+func (c *collector) dropMetrics() error {
+	if c.summary.Owed.Done == c.summary.Owed.Rollouts && !isNewer(c.files.Rollouts, c.files.Aggregate) {
+		return nil
+	}
+	if err := os.Remove(c.files.Aggregate); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &OutputError{File: c.files.Aggregate, Err: err}
+	}
+	return nil
+}
+
+// isNewer reports whether a file was changed after another.
+func isNewer(path, other string) bool {
+	a, errA := os.Stat(path)
+	b, errB := os.Stat(other)
+	return errA != nil || errB != nil || a.ModTime().After(b.ModTime())
+}
+
 // prepareInputs writes what this run owes, and reads what an earlier one has left.
 func (c *collector) prepareInputs(next string) (err error) {
 	var before *earlier
 	if c.config.Resume {
-		if c.past, err = readPast(c.files); err != nil {
+		if c.past, err = readPast(c.files, c.config.Drain); err != nil {
 			return err
 		}
 		if before, err = resume(c.files.Inputs, c.past, c.config.Note); err != nil {
@@ -244,14 +264,19 @@ func (c *collector) openOutputs() (err error) {
 	return errors.Join(c.rollouts.mend(c.past.resultsTail, c.config.Note), c.failures.mend(c.past.failuresTail, c.config.Note))
 }
 
-func (c *collector) close() error {
+func (c *collector) close() error { return c.end((*output).close) }
+
+// discard closes the files of a run that does not go on.
+func (c *collector) discard() error { return c.end((*output).discard) }
+
+func (c *collector) end(end func(*output) error) error {
 	var errs []error
 	if c.queue.rows != nil {
 		c.queue.rows.close()
 	}
 	for _, o := range []*output{c.failures, c.rollouts} { // the lock last
 		if o != nil {
-			errs = append(errs, o.close())
+			errs = append(errs, end(o))
 		}
 	}
 	return errors.Join(errs...)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
+	"time"
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
@@ -23,6 +25,9 @@ type Target interface {
 	Attempt(ctx context.Context, r *episode.Request) episode.Reply
 	// Delivery says of a failed attempt whether it reached the environment server.
 	Delivery(f *failures.Failure) Delivery
+	// Away reports whether an attempt failed because nobody was there to drive it, or
+	// to take part in it: for now there is no point in beginning others.
+	Away(f *failures.Failure) bool
 	MetricsSource
 }
 
@@ -72,6 +77,13 @@ func (s Servers) Delivery(f *failures.Failure) Delivery {
 	return Delivered
 }
 
+// Away is a server of the two that cannot be reached.
+func (s Servers) Away(f *failures.Failure) bool { return unreachable(f) }
+
+func unreachable(f *failures.Failure) bool {
+	return f.Kind == failures.TransportUnreachable && f.Unsent
+}
+
 // AggregateMetrics asks the resources server.
 func (s Servers) AggregateMetrics(ctx context.Context, server string, body func() (io.ReadCloser, error)) ([]byte, error) {
 	return Resources{s.Driver.Resources()}.AggregateMetrics(ctx, server, body)
@@ -83,7 +95,7 @@ type Resources struct{ Client *resourcesclient.Client }
 
 // AggregateMetrics asks the resources server.
 func (r Resources) AggregateMetrics(ctx context.Context, _ string, body func() (io.ReadCloser, error)) ([]byte, error) {
-	return r.Client.Metrics(ctx, body)
+	return r.Client.AggregateMetrics(ctx, body)
 }
 
 // Environments are environment servers, which anyone may have written.
@@ -92,6 +104,8 @@ type Environments struct {
 	// they have none.
 	Routes  map[string]Environment
 	Default *Environment
+	// Timeout limits each attempt: the whole of POST /run. 0: nothing does.
+	Timeout time.Duration
 }
 
 // An Environment is one environment server.
@@ -122,12 +136,29 @@ func (e Environments) Attempt(ctx context.Context, r *episode.Request) episode.R
 	if err != nil { // preparing the run has looked at every row
 		return episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID, Failure: failures.Of(err, failures.StageAdmission)}
 	}
+	if e.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, e.Timeout, &failures.Limit{Name: "episode timeout", After: e.Timeout})
+		defer cancel()
+	}
 	return environment.Client.Run(ctx, r)
 }
 
 // Delivery looks at the one call there is. A failure that the server itself
 // reports has been delivered.
 func (e Environments) Delivery(f *failures.Failure) Delivery { return deliveryOf(f) }
+
+// Away is an environment server that cannot be reached, that is shutting down, or
+// for which a proxy answers.
+func (e Environments) Away(f *failures.Failure) bool {
+	switch {
+	case f.Stage == failures.StageAdmission:
+		return f.Kind == failures.Shutdown
+	case f.Stage == "" && (f.Status == http.StatusBadGateway || f.Status == http.StatusServiceUnavailable):
+		return true
+	}
+	return unreachable(f)
+}
 
 // AggregateMetrics asks the environment server of that name.
 func (e Environments) AggregateMetrics(ctx context.Context, server string, body func() (io.ReadCloser, error)) ([]byte, error) {

@@ -28,7 +28,8 @@ type reader struct {
 }
 
 func (r *reader) Prepared(collect.Owed)       {}
-func (r *reader) Settled(float64, bool, bool) {}
+func (r *reader) DoneBefore(float64, bool)    {}
+func (r *reader) FailedBefore()               {}
 func (r *reader) Began(collect.Rollout, bool) {}
 
 func (r *reader) Ended(rollout collect.Rollout, attempt episode.Attempt) {

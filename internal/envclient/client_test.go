@@ -225,7 +225,7 @@ func TestAttemptsAtTheSameTime(t *testing.T) {
 	}
 }
 
-// A body of metrics is opened anew for each try, and each of them is closed.
+// A body of metrics is asked for once, and closed.
 func TestMetricsAreAskedForOnce(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -236,7 +236,7 @@ func (s *Server) aggregateMetrics(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	reply, err := s.config.Driver.Resources().AggregateMetrics(r.Context(), body)
+	reply, err := s.config.Driver.Resources().ForwardMetrics(r.Context(), body)
 	if err != nil {
 		writeDetail(w, http.StatusBadGateway, err.Error())
 		return

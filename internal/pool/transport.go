@@ -97,8 +97,8 @@ type Watch struct {
 	before int64
 }
 
-// WatchWrites begins to watch a connection, best one that a pool of this package has
-// made: of any other it is taken that it was written to.
+// WatchWrites begins to watch a connection. For one that no pool of this package has
+// made, Wrote is always true.
 func WatchWrites(conn net.Conn) Watch {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()

@@ -41,7 +41,7 @@ type preparedEvent struct {
 	Repeats  int `json:"repeats"`
 }
 
-// attemptEvent is "began", "result", "failure" or "given_up".
+// attemptEvent is "result", "failure" or "given_up".
 type attemptEvent struct {
 	event
 	TaskID       protocol.TaskID `json:"task_id"`
@@ -83,8 +83,11 @@ func (e *Events) Prepared(owed collect.Owed) {
 	e.write(preparedEvent{now("prepared"), owed.Rollouts, owed.Tasks, owed.Repeats})
 }
 
-// Settled writes nothing: what earlier runs have settled is in the progress.
-func (e *Events) Settled(float64, bool, bool) {}
+// DoneBefore writes nothing: what earlier runs have left is in the progress.
+func (e *Events) DoneBefore(float64, bool) {}
+
+// FailedBefore writes nothing.
+func (e *Events) FailedBefore() {}
 
 // Began writes nothing.
 func (e *Events) Began(collect.Rollout, bool) {}
@@ -171,10 +174,17 @@ func (o Observers) Prepared(owed collect.Owed) {
 	}
 }
 
-// Settled tells all.
-func (o Observers) Settled(reward float64, masked, failed bool) {
+// DoneBefore tells all.
+func (o Observers) DoneBefore(reward float64, masked bool) {
 	for _, observer := range o {
-		observer.Settled(reward, masked, failed)
+		observer.DoneBefore(reward, masked)
+	}
+}
+
+// FailedBefore tells all.
+func (o Observers) FailedBefore() {
+	for _, observer := range o {
+		observer.FailedBefore()
 	}
 }
 

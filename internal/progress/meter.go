@@ -40,7 +40,8 @@ type Counts struct {
 	Masked   int // of those
 	Failed   int // rollouts without a result after their last attempt
 	Scored   int // samples that the mean is of
-	// Mean is the mean reward of what is scored; NaN when nothing is.
+	// Mean is the mean reward of what is scored; NaN when nothing is, or rewards are
+	// too large for a sum.
 	Mean float64
 	// Rate is how many rollouts a second this run settles; 0 when it has settled
 	// none.
@@ -57,15 +58,18 @@ func (m *Meter) Prepared(owed collect.Owed) {
 	m.counts.Owed = owed.Rollouts
 }
 
-// Settled counts a rollout that an earlier run has settled.
-func (m *Meter) Settled(reward float64, masked, failed bool) {
+// DoneBefore counts a rollout of which an earlier run has left a result.
+func (m *Meter) DoneBefore(reward float64, masked bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if failed {
-		m.fail("failed before")
-		return
-	}
 	m.done(reward, masked)
+}
+
+// FailedBefore counts a rollout that an earlier run has failed for good.
+func (m *Meter) FailedBefore() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail("failed before")
 }
 
 // Began counts an attempt as in flight.
@@ -145,7 +149,7 @@ func (m *Meter) Counts(now time.Time) Counts {
 	c := m.counts
 	c.Kinds = maps.Clone(m.kinds)
 	c.Mean, c.Left = math.NaN(), -1
-	if c.Scored > 0 {
+	if c.Scored > 0 && !math.IsInf(m.rewards, 0) {
 		c.Mean = m.rewards / float64(c.Scored)
 	}
 	if elapsed := now.Sub(m.began); m.settled > 0 && elapsed > 0 {
@@ -183,11 +187,13 @@ func (m *Meter) parts(now time.Time) []string {
 	}
 	parts := []string{fmt.Sprintf("%d/%d", c.Done+c.Failed, c.Owed), fmt.Sprintf("%d in flight", c.InFlight)}
 	part := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	if c.Rate > 0 {
+	if c.InFlight == 0 && c.Done+c.Failed == c.Owed {
+		part("asking for metrics")
+	} else if c.Rate > 0 {
 		part("%.1f/s", c.Rate)
 		part("ETA %s", eta(c.Left))
 	}
-	if c.Scored > 0 {
+	if !math.IsNaN(c.Mean) {
 		part("reward %.3f (%d%s)", c.Mean, c.Scored, zeros(m.FailuresAsZero && c.Failed > 0))
 	}
 	if c.Masked > 0 {

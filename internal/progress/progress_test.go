@@ -99,9 +99,9 @@ func TestTheLineOfAMeter(t *testing.T) {
 			one(m, episode.Attempt{Reply: episode.Reply{Failure: failures.New("", "", "x")}})
 		}, "1/10 · 0 in flight · 0.1/s · ETA 1m30s · 1 failed (unknown 1)"},
 		{"resumed: earlier results count, but not for the rate", func(m *progress.Meter) {
-			m.Settled(0, false, false)
-			m.Settled(0, true, false)
-			m.Settled(0, false, true)
+			m.DoneBefore(0, false)
+			m.DoneBefore(0, true)
+			m.FailedBefore()
 			one(m, scored(1))
 		}, "4/10 · 0 in flight · 0.1/s · ETA 1m0s · reward 0.500 (2) · 1 masked · 1 failed (failed before 1)"},
 	} {
@@ -196,10 +196,10 @@ func TestTheLineOfANarrowTerminal(t *testing.T) {
 	m := &progress.Meter{}
 	m.Prepared(owed(1000))
 	for range 3 {
-		m.Settled(0.5, false, false)
+		m.DoneBefore(0.5, false)
 	}
-	m.Settled(0, true, false)
-	m.Settled(0, false, true)
+	m.DoneBefore(0, true)
+	m.FailedBefore()
 	for columns, want := range map[int]string{
 		200: "5/1000 · 0 in flight · reward 0.500 (3) · 1 masked · 1 failed (failed before 1)",
 		79:  "5/1000 · 0 in flight · reward 0.500 (3) · 1 masked · 1 failed (failed before 1)",
@@ -260,7 +260,7 @@ func TestEventsForAMachine(t *testing.T) {
 		both := progress.Observers{m, e}
 		r := collect.Rollout{TaskID: protocol.TaskID{Taskset: "a", TaskID: "b"}, TaskIndex: 3, RolloutIndex: 1}
 		both.Prepared(collect.Owed{Rollouts: 4, Tasks: 2, Repeats: 2})
-		both.Settled(0.5, false, false)
+		both.DoneBefore(0.5, false)
 		e.Progress(time.Now())
 		both.Began(r, false)
 		refused := failed(failures.VerifierError, true)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"iter"
+	"math"
 	"strconv"
 )
 
@@ -169,8 +170,12 @@ func (w *ObjectWriter) Int(name string, value int64) {
 	w.text = strconv.AppendInt(w.text, value, 10)
 }
 
-// Float adds a member whose value is a number, which must be finite.
+// Float adds a member whose value is a number. JSON has none for one that is not
+// finite: there is no such member then.
 func (w *ObjectWriter) Float(name string, value float64) {
+	if math.IsInf(value, 0) || math.IsNaN(value) {
+		return
+	}
 	w.name(name)
 	w.text = strconv.AppendFloat(w.text, value, 'g', -1, 64)
 }

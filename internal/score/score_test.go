@@ -64,6 +64,22 @@ func TestTheIntervalOfManyTasks(t *testing.T) {
 	}
 }
 
+// The table of Student's t goes over into its series.
+func TestTheIntervalOfSomeTasks(t *testing.T) {
+	for tasks, want := range map[int]float64{31: 2.0423, 32: 2.0395, 41: 2.0211, 61: 2.0003, 121: 1.9799} {
+		b := &score.Board{}
+		for task := range tasks {
+			b.Add(int64(task), float64(task))
+		}
+		mean, _ := b.Mean()
+		n := float64(tasks)
+		// The standard deviation of 0 to n-1 is √(n(n+1)/12).
+		if got := (mean.High - mean.Low) / 2 / math.Sqrt(n*(n+1)/12) * math.Sqrt(n); math.Abs(got-want) > 5e-4 {
+			t.Errorf("of %d tasks: t is %.4f, want %.4f", tasks, got, want)
+		}
+	}
+}
+
 func TestPassAtK(t *testing.T) {
 	for _, test := range []struct {
 		name  string
