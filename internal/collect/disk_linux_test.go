@@ -8,12 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
+	"example.com/turn/internal/progress"
 	"example.com/turn/internal/scripted"
 )
 
@@ -95,7 +97,17 @@ func TestWhatIsInFlightWhenTheDiskIsFull(t *testing.T) {
 			b := onStage(t, flat(50), s)
 			path := test.full(b.files())
 			full(t, path)
+			var events strings.Builder
+			meter := &progress.Meter{}
+			b.config.Observer = progress.Observers{meter, progress.NewEvents(meter, &events)}
 			summary, err := collect.Run(t.Context(), b.config)
+			// Nobody is told of what is on no disk.
+			if got := strings.Count(events.String(), `"event":"result"`); got != test.done || meter.Counts(time.Now()).Done != test.done {
+				t.Errorf("%d results are told of and %d counted, want %d", got, meter.Counts(time.Now()).Done, test.done)
+			}
+			if got := strings.Count(events.String(), `"event":"failure"`); got != len(test.failed) {
+				t.Errorf("%d failures are told of, want %d:\n%s", got, len(test.failed), events.String())
+			}
 			var output *collect.OutputError
 			if !errors.As(err, &output) || output.File != path || !strings.Contains(err.Error(), "no space left") {
 				t.Errorf("got %v, want an error that names %s", err, path)

@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -416,4 +417,22 @@ func TestAStoppedRunDoesNotWaitForAnEnvironmentServer(t *testing.T) {
 		t.Errorf("summary %+v, %v, with failures %+v, want one missing and no line", summary, err, b.failures(t))
 	}
 	<-gone
+}
+
+// An environment server that does not answer is given up after the time that an
+// attempt may take, and asked again.
+func TestAnEnvironmentServerThatDoesNotAnswer(t *testing.T) {
+	e := newEnvironment(t, func(http.ResponseWriter, asked) { <-t.Context().Done() }, nil)
+	target := only(t, e.URL)
+	target.Timeout = time.Millisecond
+	b := onStage(t, flat(1), target)
+	b.config.Policy.MaxAttempts = 2
+	if summary := b.run(t); summary.Failed != 1 || summary.Attempts != 2 {
+		t.Errorf("summary %+v, want one failed in two attempts", summary)
+	}
+	for _, l := range b.failures(t) {
+		if want := "the episode timeout of 1ms ran out in POST /run"; !strings.HasPrefix(l.Reason, want) || l.Terminal {
+			t.Errorf("failure %+v, want one that is not terminal and begins with %q", l, want)
+		}
+	}
 }
