@@ -29,8 +29,9 @@ type AggregateConfig struct {
 
 // Aggregate joins the outputs of several runs, shards of one dataset as a rule, and
 // returns what came out of them together. A rollout that is there twice counts
-// once, as in the first file that has it. The joined output can be resumed like any
-// other.
+// once, as in the first file that has it. An earlier joined output that matches is
+// joined too, behind the others: it may have been resumed. The joined output can be
+// resumed like any other.
 //
 // The error is an *[InputError] when a file is not what it should be or none
 // matches, an *[ExistsError], an *[OwnedError] or an *[OutputError]. When ctx ends
@@ -40,7 +41,7 @@ func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
 	if config.Note == nil {
 		config.Note = func(string) {}
 	}
-	j := &joiner{config: config, files: FilesOf(config.Output), tasks: map[int64]digest{}, owed: map[key]bool{}, twice: map[key]bool{}, servers: map[string]bool{}}
+	j := &joiner{config: config, files: FilesOf(config.Output), tasks: map[int64]digest{}, owed: map[key]bool{}, twice: map[key]bool{}, failed: map[digest]bool{}, servers: map[string]bool{}}
 	j.past = newPast()
 	j.joined.FailuresAsZero = config.FailuresAsZero
 	parts, err := j.match()
@@ -52,8 +53,13 @@ func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
 		return nil, err
 	}
 	defer release()
-	err = writeMetrics(ctx, j.files, nil, config.Agent, config.Metrics, config.Note)
-	j.joined.Aggregated = err == nil && ctx.Err() == nil
+	j.joined.Aggregated, err = metrics{
+		files:          j.files,
+		agent:          config.Agent,
+		source:         config.Metrics,
+		failuresAsZero: config.FailuresAsZero,
+		note:           config.Note,
+	}.write(ctx)
 	return &j.joined, err
 }
 
@@ -73,6 +79,7 @@ type joiner struct {
 	tasks  map[int64]digest // the task id of an index
 	owed   map[key]bool
 	twice  map[key]bool
+	failed map[digest]bool // lines of failures
 	joined Joined
 
 	servers map[string]bool // environment servers that rollouts are of
@@ -93,10 +100,14 @@ func (j *joiner) match() ([]string, error) {
 	}
 	slices.Sort(parts)
 	parts = slices.Compact(parts)
+	isOutput := func(path string) bool { return sameFile(path, j.config.Output) }
+	if earlier := slices.IndexFunc(parts, isOutput); earlier >= 0 {
+		parts = append(slices.Delete(parts, earlier, earlier+1), j.config.Output)
+	}
 	j.joined.Parts = len(parts)
 	j.joined.MissingShards = missingShards(parts)
 	for _, part := range parts {
-		if isOwned(part) {
+		if !isOutput(part) && isOwned(part) {
 			j.config.Note(part + ": a run is still writing to it")
 		}
 	}
@@ -106,7 +117,7 @@ func (j *joiner) match() ([]string, error) {
 // isNoPart reports whether a file that matches is none of the rollouts files.
 func (j *joiner) isNoPart(path string) bool {
 	return strings.HasSuffix(path, failuresSuffix) || strings.HasSuffix(path, inputsSuffix) ||
-		!strings.HasSuffix(path, ".jsonl") || sameFile(path, j.config.Output)
+		!strings.HasSuffix(path, ".jsonl")
 }
 
 func sameFile(a, b string) bool {
@@ -222,7 +233,7 @@ func (j *joiner) copyInputs(ctx context.Context, part Files, w io.Writer) error 
 		j.config.Note(part.Inputs + " is not there: what is missing of that run cannot be said")
 		return nil
 	}
-	return j.copyLines(ctx, part.Inputs, w, func(fields rawjson.Object) (bool, error) {
+	return j.copyLines(ctx, part.Inputs, w, func(_ []byte, fields rawjson.Object) (bool, error) {
 		k, err := keyOf(fields)
 		if err != nil {
 			return false, err
@@ -242,13 +253,18 @@ func (j *joiner) copyInputs(ctx context.Context, part Files, w io.Writer) error 
 }
 
 func (j *joiner) copyFailures(ctx context.Context, part Files, w io.Writer) error {
-	return j.copyLines(ctx, part.Failures, w, func(fields rawjson.Object) (bool, error) {
+	return j.copyLines(ctx, part.Failures, w, func(text []byte, fields rawjson.Object) (bool, error) {
+		line := digestOf(text)
+		if j.failed[line] { // an output that was joined before: it is the same attempt
+			return false, nil
+		}
+		j.failed[line] = true
 		return true, j.past.addFailure(nil, fields)
 	})
 }
 
 func (j *joiner) copyResults(ctx context.Context, part Files, w io.Writer) error {
-	return j.copyLines(ctx, part.Rollouts, w, func(fields rawjson.Object) (bool, error) {
+	return j.copyLines(ctx, part.Rollouts, w, func(_ []byte, fields rawjson.Object) (bool, error) {
 		j.servers[fields.Text("_ng_environment_server")] = true
 		twice := j.past.twice
 		if err := j.past.addResult(nil, fields); err != nil {
@@ -258,7 +274,7 @@ func (j *joiner) copyResults(ctx context.Context, part Files, w io.Writer) error
 			return true, nil
 		}
 		k, err := keyOf(fields)
-		if !j.twice[k] {
+		if !j.twice[k] && part.Rollouts != j.config.Output {
 			j.twice[k] = true
 			j.joined.Twice = append(j.joined.Twice, rolloutOf(taskIDOf(fields, "_ng_task_id"), k))
 		}
@@ -274,12 +290,12 @@ func taskIDOf(fields rawjson.Object, name string) protocol.TaskID {
 
 // copyLines copies the lines of a file that are to be kept. A last line that was
 // cut off is left out, and noted.
-func (j *joiner) copyLines(ctx context.Context, path string, w io.Writer, keep func(rawjson.Object) (bool, error)) error {
+func (j *joiner) copyLines(ctx context.Context, path string, w io.Writer, keep func(text []byte, fields rawjson.Object) (bool, error)) error {
 	rest, err := readOutput(path, func(text []byte, fields rawjson.Object) error {
 		if ctx.Err() != nil {
 			return ErrStopped
 		}
-		kept, err := keep(fields)
+		kept, err := keep(text, fields)
 		if err != nil || !kept {
 			return err
 		}

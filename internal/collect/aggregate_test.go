@@ -64,13 +64,13 @@ func rollout(task string, index, rollout int64) collect.Rollout {
 func TestAggregateJoinsShards(t *testing.T) {
 	b := shards(t)
 	config, notes := b.joining()
-	for _, again := range []bool{false, true} { // the second time its own output matches too, and is skipped
+	for _, again := range []bool{false, true} { // the second time its own output matches too
 		config.Overwrite = again
 		joined, err := collect.Aggregate(t.Context(), config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if joined.Parts != 3 || joined.Done != 11 || joined.Failed != 1 || joined.FailedForGood != 1 || mean(&joined.Summary) != 1.0 || joined.Complete() ||
+		if joined.Parts != map[bool]int{false: 3, true: 4}[again] || joined.Done != 11 || joined.Failed != 1 || joined.FailedForGood != 1 || mean(&joined.Summary) != 1.0 || joined.Complete() ||
 			joined.Owed != (collect.Owed{Rollouts: 12, Tasks: 6, Repeats: 2, Servers: 1}) || len(joined.Missing)+len(joined.Twice)+len(joined.MissingShards)+len(*notes) != 0 {
 			t.Errorf("joined %+v, notes %q", joined, *notes)
 		}
@@ -347,6 +347,7 @@ func TestAggregateLeavesNoMetricsOfOtherResults(t *testing.T) {
 	b := shards(t)
 	config, _ := b.joining()
 	writeFile(t, b.files().Aggregate, "[]")
+	config.Overwrite = true
 	ctx, stop := context.WithCancel(t.Context())
 	config.Metrics = asking{nil, func(ctx context.Context, _ string, _ func() (io.ReadCloser, error)) ([]byte, error) {
 		stop()

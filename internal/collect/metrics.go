@@ -30,37 +30,52 @@ var metricsFields = []struct{ name, none string }{
 	{"agent_metrics", "{}"}, {"key_metrics", "{}"}, {"group_level_metrics", "[]"}, {"repeat_level_metrics", "[]"},
 }
 
-// writeMetrics writes the aggregate metrics of a run's results, one entry for each
-// environment server: the source's, or statistics of our own where there is no
-// source, or it fails, which is noted.
-func writeMetrics(ctx context.Context, files Files, again map[key]bool, agent string, source MetricsSource, note func(string)) error {
-	servers, err := serversOf(files.Rollouts)
+// metrics writes the aggregate metrics of a run's results.
+type metrics struct {
+	files  Files
+	again  map[key]bool // rollouts that have more than one result
+	agent  string       // name of the agent server
+	source MetricsSource
+	// failuresAsZero has failed rollouts be samples with a reward of 0 in statistics
+	// of our own.
+	failuresAsZero bool
+	note           func(string)
+}
+
+// write writes one entry for each environment server: the source's metrics, or
+// statistics of our own where there is no source, or it fails, which is noted. When
+// ctx ends before they are there, none are written: whoever stops a run does not
+// wait for its metrics.
+func (m metrics) write(ctx context.Context) (written bool, err error) {
+	servers, err := serversOf(m.files.Rollouts)
 	if err != nil {
-		return err
+		return false, err
 	}
 	entries := []byte{'['}
 	for _, server := range servers {
-		reply, err := askMetrics(ctx, files, again, server, source)
+		reply, err := m.ask(ctx, server)
 		if ctx.Err() != nil {
-			return nil // whoever stops a run does not wait for its metrics
+			m.note("the run ended before its metrics were there: turn aggregate computes them from " + m.files.Rollouts)
+			return false, nil
 		}
 		if err != nil {
-			note(fmt.Sprintf("%v: %s has the statistics of this program instead", err, files.Aggregate))
+			m.note(fmt.Sprintf("%v: %s has the statistics of this program instead", err, m.files.Aggregate))
 		}
 		if reply == nil {
-			if reply, err = ownMetrics(files, again, server); err != nil {
-				return err
+			if reply, err = m.own(server); err != nil {
+				return false, err
 			}
 		}
-		entries = appendElement(entries, metricsEntry(agent, server, reply))
+		entries = appendElement(entries, metricsEntry(m.agent, server, reply))
 	}
-	return writeWhole(files.Aggregate, func(w io.Writer) error {
+	err = writeWhole(m.files.Aggregate, func(w io.Writer) error {
 		_, err := w.Write(forReading(append(entries, ']')))
 		if err != nil {
-			err = &OutputError{File: files.Aggregate, Err: err}
+			err = &OutputError{File: m.files.Aggregate, Err: err}
 		}
 		return err
 	})
+	return err == nil, err
 }
 
 // forReading is a JSON text as a person reads it, unless it is too long for that.
@@ -73,17 +88,24 @@ func forReading(text []byte) []byte {
 	return append(indented.Bytes(), '\n')
 }
 
-// askMetrics has the source compute the metrics of one server's results. The reply
-// is nil when there is none.
-func askMetrics(ctx context.Context, files Files, again map[key]bool, server string, source MetricsSource) (rawjson.Object, error) {
-	if source == nil {
+// ask has the source compute the metrics of one server's results. The reply is nil
+// when there is none.
+func (m metrics) ask(ctx context.Context, server string) (rawjson.Object, error) {
+	if m.source == nil {
 		return nil, nil
 	}
-	body, err := source.AggregateMetrics(ctx, server, func() (io.ReadCloser, error) { return openVerdicts(files.Rollouts, again, server) })
+	body, err := m.source.AggregateMetrics(ctx, server, func() (io.ReadCloser, error) {
+		return openVerdicts(m.files.Rollouts, m.again, server)
+	})
 	if err != nil {
 		return nil, err
 	}
 	reply, err := rawjson.ParseObject(body)
+	for _, field := range metricsFields {
+		if value := reply.Present(field.name); err == nil && value != nil && value[0] != field.none[0] {
+			err = fmt.Errorf("%s is %s", field.name, rawjson.Describe(value))
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the reply to POST /aggregate_metrics: %w", err)
 	}
@@ -230,25 +252,40 @@ func usage(response []byte) rawjson.Body {
 	return w.End()
 }
 
-// ownMetrics are statistics of one server's results, in the fields of a reply to
-// POST /aggregate_metrics.
-func ownMetrics(files Files, again map[key]bool, server string) (rawjson.Object, error) {
-	owed, err := owedOf(files.Inputs, server)
+// own are statistics of one server's results, in the fields of a reply to POST
+// /aggregate_metrics.
+func (m metrics) own(server string) (rawjson.Object, error) {
+	owed, err := owedOf(m.files.Inputs, server)
 	if err != nil {
 		return nil, err
 	}
-	s := statistics{owed: owed, repeats: map[int64]*score.Board{}}
-	once := once{again: again}
-	_, err = readOutput(files.Rollouts, func(_ []byte, fields rawjson.Object) error {
+	s := statistics{owed: owed, masked: map[int64]int{}, left: map[int64]int{}, repeats: map[int64]*score.Board{}}
+	once, done := once{again: m.again}, map[key]bool{}
+	_, err = readOutput(m.files.Rollouts, func(_ []byte, fields rawjson.Object) error {
 		k, err := keyOf(fields)
 		if err != nil || fields.Text("_ng_environment_server") != server || !once.first(k) {
 			return err
+		}
+		if m.failuresAsZero {
+			done[k] = true
 		}
 		r, err := resultOf(fields)
 		if err == nil {
 			s.add(k, r)
 		}
 		return err
+	})
+	if err != nil || !m.failuresAsZero {
+		return s.metrics(), err
+	}
+	_, err = readOutput(m.files.Failures, func(_ []byte, fields rawjson.Object) error {
+		k, err := keyOf(fields)
+		if err != nil || fields.Text("_ng_environment_server") != server || done[k] {
+			return err
+		}
+		done[k] = true
+		s.add(k, result{})
+		return nil
 	})
 	return s.metrics(), err
 }
@@ -257,6 +294,7 @@ func ownMetrics(files Files, again map[key]bool, server string) (rawjson.Object,
 type owed struct {
 	tasks   map[int64]int // of a task
 	repeats map[int64]int // of a rollout index
+	most    int           // of one task
 }
 
 func owedOf(inputs, server string) (owed, error) {
@@ -265,6 +303,7 @@ func owedOf(inputs, server string) (owed, error) {
 		k, err := keyOf(fields)
 		if err == nil && fields.Text("_ng_environment_server") == server {
 			o.tasks[k.task]++
+			o.most = max(o.most, o.tasks[k.task])
 			o.repeats[k.rollout]++
 		}
 		return err
@@ -277,12 +316,14 @@ type statistics struct {
 	owed    owed
 	all     score.Board
 	repeats map[int64]*score.Board // by rollout index
-	masked  int64
+	masked  map[int64]int          // by task
+	left    map[int64]int          // masked ones, by rollout index
 }
 
 func (s *statistics) add(k key, r result) {
 	if r.masked {
-		s.masked++
+		s.masked[k.task]++
+		s.left[k.rollout]++
 		return
 	}
 	s.all.Add(k.task, r.reward)
@@ -296,14 +337,18 @@ func (s *statistics) metrics() rawjson.Object {
 	var agent, key rawjson.ObjectWriter
 	writeMean(&agent, &s.all)
 	writeMean(&key, &s.all)
-	for _, k := range PassesOf(len(s.owed.repeats)) {
+	for _, k := range PassesOf(s.owed.most) {
 		if pass, ok := s.all.Pass(k); ok {
 			agent.Float(fmt.Sprintf("pass@%d", k), pass.Value)
 			agent.Int(fmt.Sprintf("pass@%d/num_tasks", k), int64(pass.Tasks))
 		}
 	}
 	agent.Int("num_samples", int64(s.all.Samples()))
-	agent.Int("num_masked", s.masked)
+	masked := 0
+	for _, n := range s.masked {
+		masked += n
+	}
+	agent.Int("num_masked", int64(masked))
 	return rawjson.Object{
 		{Name: "agent_metrics", Value: agent.End().Bytes()},
 		{Name: "key_metrics", Value: key.End().Bytes()},
@@ -343,7 +388,7 @@ func (s *statistics) groups() []byte {
 		w.Int("num_rollouts", int64(group.Samples))
 		if expected := s.owed.tasks[task]; expected > 0 {
 			w.Int("expected_num_rollouts", int64(expected))
-			w.Int("missing_num_rollouts", int64(expected-group.Samples))
+			w.Int("missing_num_rollouts", int64(expected-group.Samples-s.masked[task]))
 		}
 		out = appendElement(out, w.End())
 	}
@@ -358,7 +403,7 @@ func (s *statistics) byRepeat() []byte {
 		w.Int("_ng_rollout_index", repeat)
 		w.Int("sample_count", int64(board.Samples()))
 		if expected := s.owed.repeats[repeat]; expected > 0 {
-			w.Int("missing_count", int64(expected-board.Samples()))
+			w.Int("missing_count", int64(expected-board.Samples()-s.left[repeat]))
 		}
 		writeMean(&w, board)
 		out = appendElement(out, w.End())

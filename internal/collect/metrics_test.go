@@ -215,13 +215,13 @@ func TestStatisticsOfOurOwn(t *testing.T) {
 				"key_metrics", object("mean/reward", 0.75, "ci_low_95/reward", low, "ci_high_95/reward", high),
 				"group_level_metrics", []any{
 					object("_ng_task_index", 0.0, "mean/reward", one, "num_rollouts", 2.0, "expected_num_rollouts", 2.0, "missing_num_rollouts", 0.0),
-					object("_ng_task_index", one, "mean/reward", 0.0, "num_rollouts", one, "expected_num_rollouts", 2.0, "missing_num_rollouts", one),
+					object("_ng_task_index", one, "mean/reward", 0.0, "num_rollouts", one, "expected_num_rollouts", 2.0, "missing_num_rollouts", 0.0),
 					object("_ng_task_index", 2.0, "mean/reward", one, "num_rollouts", one, "expected_num_rollouts", 2.0, "missing_num_rollouts", one),
 				},
 				"repeat_level_metrics", []any{
 					// 1, 0, 1: 2/3 ± 4.303/3
 					object("_ng_rollout_index", 0.0, "sample_count", 3.0, "missing_count", 0.0, "mean/reward", 2.0/3, "ci_low_95/reward", 2.0/3-4.303/3, "ci_high_95/reward", 2.0/3+4.303/3),
-					object("_ng_rollout_index", one, "sample_count", one, "missing_count", 2.0, "mean/reward", one),
+					object("_ng_rollout_index", one, "sample_count", one, "missing_count", one, "mean/reward", one),
 				})}
 			var got []any
 			if err := json.Unmarshal([]byte(read(t, path)), &got); err != nil {
@@ -320,6 +320,7 @@ func TestWhenMetricsAreAskedFor(t *testing.T) {
 			asked := 0
 			b := onStage(t, flat(3), nil)
 			writeFile(t, b.files().Aggregate, "[]")
+			b.config.Overwrite = true
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			drain := make(chan struct{})

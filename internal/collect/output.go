@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"example.com/turn/internal/rawjson"
 )
@@ -77,13 +78,15 @@ func (f Files) checkApart(dataset string) error {
 
 // CheckFree refuses, with an *[ExistsError], to run over an earlier output.
 func (f Files) CheckFree() error {
-	for _, path := range []string{f.Rollouts, f.Failures} {
+	for _, path := range []string{f.Rollouts, f.Failures, f.Inputs, f.Aggregate} {
 		info, err := os.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
 			return &OutputError{File: path, Err: err}
+		case info.IsDir():
+			return &OutputError{File: path, Err: syscall.EISDIR}
 		case info.Size() > 0:
 			return &ExistsError{File: path}
 		}
@@ -167,6 +170,11 @@ func (o *output) write(lines ...rawjson.Body) error {
 	if o.broken != nil {
 		return o.broken
 	}
+	err := o.stillThere()
+	if err != nil {
+		o.broken = &OutputError{File: o.path, Err: err}
+		return o.broken
+	}
 	written, err := o.append(lines)
 	if err == nil {
 		err = o.stillThere()
@@ -206,8 +214,11 @@ func (o *output) stillThere() error {
 	if err != nil {
 		return err
 	}
-	if !os.SameFile(named, open) {
+	switch {
+	case !os.SameFile(named, open):
 		return errors.New("it has been replaced by another file while the run was writing to it")
+	case open.Mode().IsRegular() && open.Size() < o.end:
+		return errors.New("it has been cut while the run was writing to it")
 	}
 	return nil
 }

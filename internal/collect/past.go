@@ -197,7 +197,7 @@ func readOutput(path string, line func(text []byte, fields rawjson.Object) error
 		return tail{}, nil
 	}
 	if err != nil {
-		return tail{}, &OutputError{File: path, Err: err}
+		return tail{}, inputError(path, 0, err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	in := bufio.NewReaderSize(file, 256<<10)
@@ -207,9 +207,13 @@ func readOutput(path string, line func(text []byte, fields rawjson.Object) error
 		if err != nil && !errors.Is(err, io.EOF) {
 			return rest, inputError(path, number, err)
 		}
+		size := len(text)
+		if number == 1 {
+			text = bytes.TrimPrefix(text, byteOrderMark)
+		}
 		atEnd := err != nil
 		if atEnd {
-			rest.size, rest.whole = len(text), rawjson.Valid(text)
+			rest.size, rest.whole = size, rawjson.Valid(text)
 		}
 		if len(bytes.TrimSpace(text)) > 0 && (!atEnd || rest.whole) {
 			if err := readLine(text, line); err != nil {
@@ -219,7 +223,7 @@ func readOutput(path string, line func(text []byte, fields rawjson.Object) error
 		if atEnd {
 			return rest, nil
 		}
-		rest.at += int64(len(text))
+		rest.at += int64(size)
 	}
 }
 

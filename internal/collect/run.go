@@ -113,7 +113,9 @@ func Run(ctx context.Context, config Config) (*Summary, error) {
 	if err := c.prepare(); err != nil {
 		return &c.summary, err
 	}
+	spare := spareDescriptors()
 	err := c.run(ctx)
+	spare.close()
 	if err == nil && c.summary.Done > 0 {
 		err = c.aggregate(ctx)
 	}
@@ -144,8 +146,15 @@ func (c *collector) aggregate(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	err := writeMetrics(ctx, c.files, c.past.again, c.config.Agent, c.config.Target, c.config.Note)
-	c.summary.Aggregated = err == nil && ctx.Err() == nil
+	written, err := metrics{
+		files:          c.files,
+		again:          c.past.again,
+		agent:          c.config.Agent,
+		source:         c.config.Target,
+		failuresAsZero: c.config.FailuresAsZero,
+		note:           c.config.Note,
+	}.write(ctx)
+	c.summary.Aggregated = written
 	return err
 }
 
