@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -107,8 +108,11 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	defer cancel()
 	config := c.config(target, policy, logger)
 	config.Shard, config.Budget = shard, c.budget(began)
-	config.Drain, config.Stdin = signalled.Done(), untilStopped(signalled, p.Stdin)
+	config.Drain, config.Stdin = signalled.Done(), p.Stdin
 	observers, events := c.observers(meter, p.Stdout)
+	if len(c.Environment) > 0 {
+		observers = append(observers, progress.FailureLog{Logger: logger})
+	}
 	config.Observer = observers
 	if !c.Quiet {
 		config.Observer = append(observers, beginning{func(owed collect.Owed) { c.logStart(logger, target, policy, shard, owed) }})
@@ -139,7 +143,7 @@ func (c *runCommand) tell(report progress.Report, events *progress.Events, stder
 		return nil
 	}
 	events.Summary(report)
-	if err := events.Err(); err != nil {
+	if err := events.Err(); err != nil && !errors.Is(err, syscall.EPIPE) { // who has read enough may go
 		return fmt.Errorf("--json: %w", err)
 	}
 	return nil
@@ -276,6 +280,8 @@ func checkOutput(output, hint string) error {
 		return usage(hint, "-o OUT.jsonl is missing: where the results go")
 	case !strings.HasSuffix(output, ".jsonl"):
 		return usage(hint, "the output %s should end in .jsonl: the other files are named after it", output)
+	case collect.IsBeside(output):
+		return usage(hint, "the output %s has the name of a file that belongs to another output", output)
 	}
 	return nil
 }
@@ -318,28 +324,6 @@ func (c *runCommand) params() []collect.Param {
 	return params
 }
 
-// untilStopped reads from r until ctx ends, also when r has nothing to give: a
-// terminal, or a pipe that nobody writes to. What is read of r is then lost, as it
-// is when the process ends.
-func untilStopped(ctx context.Context, r io.Reader) io.Reader {
-	out, in := io.Pipe()
-	var begin sync.Once
-	context.AfterFunc(ctx, func() { _ = in.CloseWithError(collect.ErrStopped) }) // it never fails
-	return readerFunc(func(p []byte) (int, error) {
-		begin.Do(func() {
-			go func() { // ends with its input, at the latest with the process
-				_, err := io.Copy(in, r)
-				_ = in.CloseWithError(err) // it never fails
-			}()
-		})
-		return out.Read(p)
-	})
-}
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
 // progress makes the meter of the run and the screen that shows it.
 func (c *runCommand) progress(w io.Writer) (*progress.Meter, *progress.Screen) {
 	meter := &progress.Meter{FailuresAsZero: c.CountFailuresAsZero}
@@ -360,7 +344,7 @@ func (c *runCommand) explain(err error, summary *collect.Summary) error {
 	)
 	switch {
 	case errors.As(err, &input):
-		return &exitError{status: exitUsage, err: err, hint: c.hintOnInput(input.File)}
+		return &exitError{status: exitUsage, err: err, hint: c.hintOnInput(input)}
 	case errors.As(err, &exists):
 		return usage("--resume to go on where it ended, --overwrite to replace it, or another -o", "%w", err)
 	case errors.As(err, &owned):
@@ -376,8 +360,9 @@ func (c *runCommand) explain(err error, summary *collect.Summary) error {
 }
 
 // hintOnInput says what to try when a file is not what it should be.
-func (c *runCommand) hintOnInput(file string) string {
-	if files := collect.FilesOf(c.Output); file == files.Rollouts || file == files.Failures || file == files.Inputs {
+func (c *runCommand) hintOnInput(input *collect.InputError) string {
+	files := collect.FilesOf(c.Output)
+	if input.Line > 0 && slices.Contains([]string{files.Rollouts, files.Failures, files.Inputs}, input.File) {
 		return "mend or remove that line, or --overwrite to begin anew"
 	}
 	return ""

@@ -116,8 +116,7 @@ func (j *joiner) match() ([]string, error) {
 
 // isNoPart reports whether a file that matches is none of the rollouts files.
 func (j *joiner) isNoPart(path string) bool {
-	return strings.HasSuffix(path, failuresSuffix) || strings.HasSuffix(path, inputsSuffix) ||
-		!strings.HasSuffix(path, ".jsonl")
+	return IsBeside(path) || !strings.HasSuffix(path, ".jsonl")
 }
 
 func sameFile(a, b string) bool {

@@ -390,3 +390,24 @@ func TestAggregateJoinsOutputsOfOneDataset(t *testing.T) {
 		t.Errorf("%d inputs are joined, want 6", got)
 	}
 }
+
+// An earlier joined output that matches is joined too: it may have been resumed, and
+// what it alone has must not be lost.
+func TestAggregateKeepsWhatAJoinedOutputAloneHas(t *testing.T) {
+	b := shards(t)
+	config, _ := b.joining()
+	if _, err := collect.Aggregate(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	alone := strings.Replace(resultRow(99, 0, "1"), `"_ng_environment_server":"env"`, `"_ng_environment_server":"env","alone":true`, 1)
+	failures := read(t, b.files().Failures)
+	writeFile(t, b.files().Rollouts, read(t, b.files().Rollouts)+alone)
+	config.Overwrite = true
+	joined, err := collect.Aggregate(t.Context(), config)
+	if err != nil || joined.Done != 12 || len(joined.Twice) != 0 || !strings.HasSuffix(read(t, b.files().Rollouts), alone) {
+		t.Errorf("joined %+v, %v, want 12 done, nothing twice, and the last line as it was", joined, err)
+	}
+	if got := read(t, b.files().Failures); got != failures {
+		t.Errorf("failures %s, want them once:\n%s", got, failures)
+	}
+}

@@ -32,32 +32,75 @@ func (e *InputError) Unwrap() error { return e.Err }
 const stdinName = "-"
 
 // openDataset opens a JSONL file, gzipped when its name ends in .gz, or the
-// standard input.
-func openDataset(name string, stdin io.Reader) (io.ReadCloser, error) {
+// standard input. What may have nothing to give for ever, a terminal or a pipe, is
+// read until drain is closed, and ends with [ErrStopped] then.
+func openDataset(name string, stdin io.Reader, drain <-chan struct{}) (io.ReadCloser, error) {
 	if name == stdinName {
-		return io.NopCloser(stdin), nil
+		return untilDrained(func() (io.Reader, error) { return stdin, nil }, drain), nil
 	}
-	file, err := os.Open(name)
+	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
 	}
-	if !strings.HasSuffix(name, ".gz") {
-		return file, nil
+	var dataset io.ReadCloser
+	if open := func() (io.Reader, error) { return os.Open(name) }; info.Mode().IsRegular() || info.IsDir() {
+		dataset, err = os.Open(name)
+	} else {
+		dataset = untilDrained(open, drain)
 	}
-	unzipped, err := gzip.NewReader(file)
+	if err != nil || !strings.HasSuffix(name, ".gz") {
+		return dataset, err
+	}
+	unzipped, err := gzip.NewReader(dataset)
 	if err != nil {
-		_ = file.Close()
-		return nil, &InputError{File: name, Err: err}
+		_ = dataset.Close()
+		return nil, inputError(name, 0, err)
 	}
-	return gzipFile{unzipped, file}, nil
+	return gzipFile{unzipped, dataset}, nil
 }
 
 type gzipFile struct {
 	*gzip.Reader
-	file *os.File
+	file io.Closer
 }
 
 func (g gzipFile) Close() error { return errors.Join(g.Reader.Close(), g.file.Close()) }
+
+// untilDrained reads what open gives until drain is closed, also when opening or
+// reading it does not come to an end. What is read of it by then is lost, as it is
+// when the process ends.
+func untilDrained(open func() (io.Reader, error), drain <-chan struct{}) io.ReadCloser {
+	out, in := io.Pipe()
+	go func() { // ends with its input, at the latest with the process
+		from, err := open()
+		if err == nil {
+			_, err = io.Copy(in, from)
+		}
+		if closer, ok := from.(io.Closer); ok && err != nil {
+			_ = closer.Close() // it was only read
+		}
+		_ = in.CloseWithError(err) // it never fails
+	}()
+	closed := make(chan struct{})
+	go func() {
+		select {
+		case <-drain:
+			_ = in.CloseWithError(ErrStopped) // it never fails
+		case <-closed:
+		}
+	}()
+	return drainedPipe{out, closed}
+}
+
+type drainedPipe struct {
+	*io.PipeReader
+	closed chan struct{}
+}
+
+func (p drainedPipe) Close() error {
+	close(p.closed)
+	return p.PipeReader.Close()
+}
 
 // stem is the taskset of rows that name none: the file's name without folder and
 // extensions.

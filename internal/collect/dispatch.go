@@ -3,6 +3,7 @@ package collect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"example.com/turn/failures"
@@ -54,7 +55,8 @@ func (c *collector) begin(ctx context.Context) {
 // stops reports whether no attempt begins any more.
 func (c *collector) stops(ctx context.Context) bool {
 	if !c.stopped {
-		c.stopped = c.runsOut(time.Now()) || ctx.Err() != nil || isClosed(c.config.Drain)
+		now := time.Now()
+		c.stopped = c.runsOut(now) || c.givesUp(now) || ctx.Err() != nil || isClosed(c.config.Drain)
 	}
 	return c.stopped
 }
@@ -153,6 +155,9 @@ func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
 			at(c.outage.until)
 		}
 	}
+	if c.outage.on {
+		at(c.outage.since.Add(outagePatience))
+	}
 	if !c.config.Deadline.IsZero() {
 		at(c.config.Deadline.Add(-c.margin()))
 	}
@@ -173,8 +178,11 @@ func (c *collector) settle(a attempt) {
 	if a.err != nil && !errors.Is(c.broken, a.err) { // all who wrote to a file that has broken have the same
 		c.broken = errors.Join(c.broken, a.err)
 	}
-	if !cut && c.summary.Owed.Servers == 1 {
-		c.outage.heard(a.Failure != nil && c.config.Target.Away(a.Failure))
+	if err := c.queue.rows.stillThere(); err != nil && c.broken == nil {
+		c.broken = &OutputError{File: c.files.Inputs, Err: err}
+	}
+	if !cut {
+		c.hear(a.Failure)
 	}
 	t := a.turn
 	switch {
@@ -188,6 +196,27 @@ func (c *collector) settle(a attempt) {
 		a.Again = c.retry(&t, a.Failure)
 	}
 	c.config.Observer.Ended(rolloutOf(a.TaskID, t.key), a.Attempt)
+}
+
+// hear looks for the beginning and the end of an outage.
+func (c *collector) hear(f *failures.Failure) {
+	if c.summary.Owed.Servers != 1 || !c.outage.heard(f != nil && c.config.Target.Away(f), time.Now()) {
+		return
+	}
+	if !c.outage.on {
+		c.config.Note("the servers answer again: rows begin")
+		return
+	}
+	c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
+}
+
+// givesUp reports that an outage has been too long to be waited for.
+func (c *collector) givesUp(now time.Time) bool {
+	if !c.outage.hopeless(now) {
+		return false
+	}
+	c.config.Note(fmt.Sprintf("nobody has been there for %s: no further attempt begins", outagePatience))
+	return true
 }
 
 // retry has a failed rollout tried again, or counts it as failed.

@@ -406,3 +406,26 @@ func TestInputsThatBreakEndWhatRuns(t *testing.T) {
 		}
 	})
 }
+
+// An outage that does not end ends the run: what has not begun is left to a
+// resumption.
+func TestAnOutageThatDoesNotEnd(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
+		f.Unsent = true
+		return nil, f
+	}}
+	var notes []string
+	var took time.Duration
+	summary := play(t, 1000, s, func(c *collect.Config) {
+		began := time.Now()
+		c.Concurrency = 4
+		c.Note = func(note string) { notes, took = append(notes, note), time.Since(began) }
+	})
+	if took != 10*time.Minute || summary.Missing() < 900 || summary.Failed > 70 {
+		t.Errorf("ended after %s with %d failed and %d missing, want 10 m and most of them missing", took, summary.Failed, summary.Missing())
+	}
+	if len(notes) != 2 || !strings.HasPrefix(notes[0], "nobody is there: rows that have not begun wait") || !strings.HasPrefix(notes[1], "nobody has been there for 10m0s") {
+		t.Errorf("notes %q, want that it waits and that it gives up", notes)
+	}
+}

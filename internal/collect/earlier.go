@@ -17,7 +17,9 @@ type earlier struct {
 	inputs *inputs // nil: they are not there any more
 	note   func(string)
 	told   bool // of the inputs' last line
-	ahead  map[key]place
+
+	unknown int // rollouts that the past knows and the inputs do not
+	ahead   map[key]place
 }
 
 // A place is that of a line in a file.
@@ -50,10 +52,14 @@ func (e *earlier) checkSame(k key, now *episode.Request) error {
 		return nil
 	}
 	before, found, err := e.find(k)
-	if err != nil || !found {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !sameTask(before.request, now) {
+	case !found:
+		e.unknown++
+	case before.request.TaskID != now.TaskID:
+		return &ChangedError{What: fmt.Sprintf("task %s (index %d) was %s when the output was begun: the dataset has changed, or the taskset of its rows (--taskset)", now.TaskID, k.task, before.request.TaskID)}
+	case !sameTask(before.request, now):
 		return &ChangedError{What: fmt.Sprintf("task %s (index %d) is not what it was when the output was begun: the dataset or a parameter has changed", now.TaskID, k.task)}
 	}
 	return nil
@@ -108,6 +114,9 @@ func sameTask(a, b *episode.Request) bool {
 func (e *earlier) checkAllOwed(owed Owed) error {
 	if e == nil {
 		return nil
+	}
+	if e.unknown > 0 && !e.told {
+		e.note(fmt.Sprintf("%s lacks %d rollouts of which there are results or failures: nothing shows that their tasks are what they were", e.inputs.path, e.unknown))
 	}
 	if left := len(e.past.results) - owed.Done; left > 0 {
 		return &ChangedError{What: fmt.Sprintf("%d results in the output are of rollouts that this run does not ask for: the dataset, --limit or --repeats is smaller than it was", left)}

@@ -35,6 +35,13 @@ func openInputs(path string) (*inputs, error) {
 	return &inputs{path: path, file: file, lines: newLines(file)}, nil
 }
 
+// stillThere reports that the file has been taken away or replaced: a resumption
+// would not find what this run owed.
+func (in *inputs) stillThere() error {
+	_, err := stillNamed(in.file, in.path)
+	return err
+}
+
 func (in *inputs) close() { _ = in.file.Close() } // it was only read
 
 // next is the next rollout, io.EOF after the last.

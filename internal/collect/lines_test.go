@@ -133,13 +133,13 @@ func TestADatasetThatBreaksOff(t *testing.T) {
 var errBroken = errors.New("the disk is broken")
 
 // breaking is a reader that breaks at its end.
-type breaking struct{ *strings.Reader }
+type breaking struct{ whole *strings.Reader }
 
 func (b *breaking) Read(p []byte) (int, error) {
-	if b.Len() == 0 {
+	if b.whole.Len() == 0 {
 		return 0, errBroken
 	}
-	return b.Reader.Read(p)
+	return b.whole.Read(p)
 }
 
 // No line is too long, in any of the files.

@@ -387,3 +387,25 @@ func TestMetricsAreNotWaitedForByARunThatStops(t *testing.T) {
 		})
 	}
 }
+
+// Statistics of our own count failed rollouts as the summary does.
+func TestStatisticsWithFailuresAsZero(t *testing.T) {
+	b := onStage(t, flat(4), asking{atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "3-0") {
+			return nil, refusal()
+		}
+		return nil, nil
+	}), func(context.Context, string, func() (io.ReadCloser, error)) ([]byte, error) {
+		return nil, errors.New("nobody is there")
+	}})
+	b.config.FailuresAsZero = true
+	if got := mean(b.run(t)); got != 0.75 {
+		t.Errorf("the summary's mean is %v, want 0.75", got)
+	}
+	var entries []struct {
+		Metrics map[string]float64 `json:"agent_metrics"`
+	}
+	if err := json.Unmarshal([]byte(read(t, b.files().Aggregate)), &entries); err != nil || len(entries) != 1 || entries[0].Metrics["mean/reward"] != 0.75 || entries[0].Metrics["num_samples"] != 4 {
+		t.Errorf("metrics %+v, %v, want a mean of 0.75 over 4", entries, err)
+	}
+}

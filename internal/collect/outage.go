@@ -8,14 +8,23 @@ import "time"
 // Its zero value is none.
 type outage struct {
 	on    bool
+	since time.Time
 	until time.Time // when the next row may look
 }
 
-// lookInterval is how long no row begins in an outage after another has.
-const lookInterval = 10 * time.Second
+const (
+	// lookInterval is how long no row begins in an outage after another has.
+	lookInterval = 10 * time.Second
+	// outagePatience is how long an outage may be before the run gives up: each look
+	// costs a row its attempts.
+	outagePatience = 10 * time.Minute
+)
 
 // holds reports whether rows are held back.
 func (o *outage) holds(now time.Time) bool { return o.on && now.Before(o.until) }
+
+// hopeless reports whether the outage has been too long to be waited for.
+func (o *outage) hopeless(now time.Time) bool { return o.on && now.Sub(o.since) >= outagePatience }
 
 // probed tells that a row has begun.
 func (o *outage) probed(now time.Time) {
@@ -25,10 +34,11 @@ func (o *outage) probed(now time.Time) {
 }
 
 // heard tells how an attempt has ended: with nobody there, or in any other way,
-// which ends the outage.
-func (o *outage) heard(nobody bool) {
-	if nobody && !o.on {
-		o.until = time.Now().Add(lookInterval)
+// which ends the outage. It reports whether that is news.
+func (o *outage) heard(nobody bool, now time.Time) (news bool) {
+	if nobody == o.on {
+		return false
 	}
-	o.on = nobody
+	*o = outage{on: nobody, since: now, until: now.Add(lookInterval)}
+	return true
 }

@@ -57,6 +57,11 @@ const (
 	inputsSuffix   = "_materialized_inputs.jsonl"
 )
 
+// IsBeside reports whether a name is that of the failures or inputs of an output.
+func IsBeside(path string) bool {
+	return strings.HasSuffix(path, failuresSuffix) || strings.HasSuffix(path, inputsSuffix)
+}
+
 // An ExistsError says that a run would overwrite what another has written.
 type ExistsError struct{ File string }
 
@@ -206,21 +211,24 @@ func (o *output) append(lines []rawjson.Body) (written int64, err error) {
 // stillThere reports that the file has been taken away or replaced: what is written
 // to it would be lost with its last descriptor.
 func (o *output) stillThere() error {
-	named, err := os.Stat(o.path)
+	open, err := stillNamed(o.file, o.path)
+	if err == nil && open.Mode().IsRegular() && open.Size() < o.end {
+		err = errors.New("it has been cut while the run was writing to it")
+	}
+	return err
+}
+
+// stillNamed reports that a file has lost its name, or that another has it now.
+func stillNamed(file *os.File, path string) (fs.FileInfo, error) {
+	named, err := os.Stat(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	open, err := o.file.Stat()
-	if err != nil {
-		return err
+	open, err := file.Stat()
+	if err == nil && !os.SameFile(named, open) {
+		err = errors.New("it has been replaced by another file during the run")
 	}
-	switch {
-	case !os.SameFile(named, open):
-		return errors.New("it has been replaced by another file while the run was writing to it")
-	case open.Mode().IsRegular() && open.Size() < o.end:
-		return errors.New("it has been cut while the run was writing to it")
-	}
-	return nil
+	return open, err
 }
 
 func (o *output) close() error {

@@ -56,7 +56,7 @@ type Owed struct {
 // Nothing is left there when the dataset has a fault, or differs from what is
 // resumed.
 func prepare(config Config, path string, resumed *earlier) (Owed, error) {
-	dataset, err := openDataset(config.Dataset, config.Stdin)
+	dataset, err := openDataset(config.Dataset, config.Stdin, config.Drain)
 	if err != nil {
 		return Owed{}, inputError(config.Dataset, 0, err)
 	}

@@ -240,7 +240,7 @@ func TestFilesThatEndWithinTheirLastLine(t *testing.T) {
 				notes := b.noted()
 				summary := b.run(t)
 				atEnd := end == len(full[test.path]) // what comes then is a line of its own
-				want, torn := test.torn, tail != "" || end > begin
+				want, torn := test.torn, tail != "" || end > begin || test.path == b.files().Inputs // a rollout that has failed is not among them
 				if atEnd || end == len(full[test.path])-1 && tail == "" {
 					want, torn = test.whole, tail != "" && test.path != b.files().Inputs // which are read as far as they say something
 				}
@@ -502,5 +502,30 @@ func TestAResumptionOfNothing(t *testing.T) {
 	notes := b.noted()
 	if summary := b.run(t); summary.Done != 2 || len(*notes) != 0 {
 		t.Errorf("summary %+v, notes %q; want 2 done and no note", summary, *notes)
+	}
+}
+
+// A byte order mark that an editor has left is no part of a result.
+func TestAnOutputThatAnEditorHasSaved(t *testing.T) {
+	b := onStage(t, flat(2), atOnce(nil))
+	b.left(t, "\uFEFF"+resultRow(0, 0, "1")+`{"half`, "\uFEFF")
+	notes := b.noted()
+	b.config.Resume = true
+	if summary := b.run(t); summary.Done != 2 || summary.Attempts != 1 || !strings.HasPrefix(read(t, b.files().Rollouts), "\uFEFF"+resultRow(0, 0, "1")+"{\"reward\":1,") {
+		t.Errorf("summary %+v, notes %q, want 2 done, one of them before", summary, *notes)
+	}
+}
+
+// Inputs that lack what there are results of show nothing, and that is said.
+func TestInputsThatLackWhatIsDone(t *testing.T) {
+	b := onStage(t, flat(3), atOnce(nil))
+	b.run(t)
+	inputs := strings.SplitAfter(read(t, b.files().Inputs), "\n")
+	writeFile(t, b.files().Inputs, inputs[0])
+	notes := b.noted()
+	b.config.Resume = true
+	b.run(t)
+	if len(*notes) != 1 || !strings.Contains((*notes)[0], "lacks 2 rollouts of which there are results") {
+		t.Errorf("notes %q, want one that says so", *notes)
 	}
 }

@@ -171,5 +171,5 @@ func (e Environments) AggregateMetrics(ctx context.Context, server string, body 
 			return environment.Client.AggregateMetrics(ctx, body)
 		}
 	}
-	return nil, fmt.Errorf("no environment server is named %s, which results are of", server)
+	return nil, fmt.Errorf("there are results of an environment server %s, and none is named so (--name %s, or --environment %s=URL)", server, server, server)
 }

@@ -196,3 +196,40 @@ func TestWhatRunsWhenAnOutputVanishesIsClosed(t *testing.T) {
 		t.Errorf("%d seeds and %d failures, want those of four episodes and none", seeds, len(b.failures(t)))
 	}
 }
+
+// A file that is cut while the run writes to it is not written on behind a hole.
+func TestAnOutputThatIsCut(t *testing.T) {
+	b := onStage(t, flat(3), nil)
+	b.config.Target, b.config.Concurrency = atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "1-0") {
+			writeFile(t, b.files().Rollouts, "")
+		}
+		return nil, nil
+	}), 1
+	_, err := collect.Run(t.Context(), b.config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != b.files().Rollouts || !strings.Contains(err.Error(), "has been cut") {
+		t.Errorf("got %v, want that it has been cut", err)
+	}
+	if got := read(t, b.files().Rollouts); got != "" {
+		t.Errorf("it holds %q", got)
+	}
+}
+
+// What this run owed has to be there for a resumption.
+func TestInputsThatVanishStopTheRun(t *testing.T) {
+	b := onStage(t, flat(9), nil)
+	b.config.Target, b.config.Concurrency = atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "1-0") {
+			if err := os.Remove(b.files().Inputs); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil, nil
+	}), 1
+	summary, err := collect.Run(t.Context(), b.config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != b.files().Inputs || summary.Done != 2 {
+		t.Errorf("got %v with %d done, want an error that names the inputs, with 2", err, summary.Done)
+	}
+}

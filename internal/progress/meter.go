@@ -1,6 +1,7 @@
 package progress
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -161,52 +162,59 @@ func (m *Meter) Counts(now time.Time) Counts {
 }
 
 // Line is how the run stands at a moment, in one line.
-func (m *Meter) Line(now time.Time) string { return strings.Join(m.parts(now), separator) }
+func (m *Meter) Line(now time.Time) string { return m.LineWithin(math.MaxInt32, now) }
 
 const separator = " · "
 
 // LineWithin is as much of the line as there is room for: its parts in their order,
-// without those that do not fit.
+// shortened where they can be, without those that do not fit even so.
 func (m *Meter) LineWithin(columns int, now time.Time) string {
 	var line []string
-	used := -utf8.RuneCountInString(separator)
+	left := columns + utf8.RuneCountInString(separator)
 	for _, part := range m.parts(now) {
-		width := utf8.RuneCountInString(separator + part)
-		if used+width <= columns {
-			line = append(line, part)
-			used += width
+		for _, text := range []string{part.text, part.short} {
+			if width := utf8.RuneCountInString(separator + text); text != "" && width <= left {
+				line = append(line, text)
+				left -= width
+				break
+			}
 		}
 	}
 	return strings.Join(line, separator)
 }
 
-func (m *Meter) parts(now time.Time) []string {
+// A part is one thing that a line says; short is what it says where there is no room
+// for all of it.
+type part struct{ text, short string }
+
+func (m *Meter) parts(now time.Time) []part {
 	c := m.Counts(now)
 	if c.Owed == 0 {
-		return []string{"reading the dataset"}
+		return []part{{text: "reading the dataset"}}
 	}
-	parts := []string{fmt.Sprintf("%d/%d", c.Done+c.Failed, c.Owed), fmt.Sprintf("%d in flight", c.InFlight)}
-	part := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	parts := []part{{text: fmt.Sprintf("%d/%d", c.Done+c.Failed, c.Owed)}, {text: fmt.Sprintf("%d in flight", c.InFlight)}}
+	say := func(format string, args ...any) { parts = append(parts, part{text: fmt.Sprintf(format, args...)}) }
 	if c.InFlight == 0 && c.Done+c.Failed == c.Owed {
-		part("asking for metrics")
+		say("asking for metrics")
 	} else if c.Rate > 0 {
-		part("%.1f/s", c.Rate)
-		part("ETA %s", eta(c.Left))
+		say("%.1f/s", c.Rate)
+		say("ETA %s", eta(c.Left))
 	}
 	if !math.IsNaN(c.Mean) {
-		part("reward %.3f (%d%s)", c.Mean, c.Scored, zeros(m.FailuresAsZero && c.Failed > 0))
+		say("reward %.3f (%d%s)", c.Mean, c.Scored, zeros(m.FailuresAsZero && c.Failed > 0))
 	}
 	if c.Masked > 0 {
-		part("%d masked", c.Masked)
+		say("%d masked", c.Masked)
 	}
 	if c.Failed > 0 {
-		part("%d failed (%s)", c.Failed, kindsText(c.Kinds))
+		failed := fmt.Sprintf("%d failed", c.Failed)
+		parts = append(parts, part{text: fmt.Sprintf("%s (%s)", failed, kindsText(c.Kinds)), short: failed})
 	}
 	if c.Retries > 0 {
-		part("%s", count(c.Retries, "retry", "retries"))
+		say("%s", count(c.Retries, "retry", "retries"))
 	}
 	if c.Waiting > 0 {
-		part("%d waiting for one", c.Waiting)
+		say("%d waiting for one", c.Waiting)
 	}
 	return parts
 }
@@ -236,10 +244,18 @@ func eta(left time.Duration) string {
 	return left.Round(time.Second).String()
 }
 
+// kindsText names the kinds of failures, the most frequent ones where there are many.
 func kindsText(kinds map[string]int) string {
-	names := slices.Sorted(maps.Keys(kinds))
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%s %d", name, kinds[name])
+	const most = 5
+	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int {
+		return cmp.Or(cmp.Compare(kinds[b], kinds[a]), cmp.Compare(a, b))
+	})
+	var texts []string
+	for _, name := range names[:min(most, len(names))] {
+		texts = append(texts, fmt.Sprintf("%s %d", name, kinds[name]))
 	}
-	return strings.Join(names, ", ")
+	if more := len(names) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more kinds", more))
+	}
+	return strings.Join(texts, ", ")
 }

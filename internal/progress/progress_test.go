@@ -203,10 +203,11 @@ func TestTheLineOfANarrowTerminal(t *testing.T) {
 	for columns, want := range map[int]string{
 		200: "5/1000 · 0 in flight · reward 0.500 (3) · 1 masked · 1 failed (failed before 1)",
 		79:  "5/1000 · 0 in flight · reward 0.500 (3) · 1 masked · 1 failed (failed before 1)",
-		78:  "5/1000 · 0 in flight · reward 0.500 (3) · 1 masked",
+		78:  "5/1000 · 0 in flight · reward 0.500 (3) · 1 masked · 1 failed",
 		30:  "5/1000 · 0 in flight",
 		20:  "5/1000 · 0 in flight",
 		19:  "5/1000 · 1 masked",
+		18:  "5/1000 · 1 masked",
 		3:   "",
 	} {
 		if got := m.LineWithin(columns, time.Now()); got != want {

@@ -29,8 +29,12 @@ func (r Report) WriteText(w io.Writer) error {
 	t := &table{w: w}
 	s := r.Summary
 	t.line("done", "%d of %s of %s: %d masked, %d failed, %d missing", s.Done, count(s.Owed.Rollouts, "rollout", "rollouts"), count(s.Owed.Tasks, "task", "tasks"), s.Masked, s.Failed, s.Missing())
-	for _, f := range s.Failures() {
-		t.line("failed", "%d in %s%s, such as: %s", f.Count, orUnknown(string(f.Stage)), inBrackets(string(f.Kind)), onOneLine(f.Example))
+	failed := s.Failures()
+	for _, f := range failed[:min(mostFailures, len(failed))] {
+		t.line("failed", "%d in %s%s, such as: %s", f.Count, orUnknown(string(f.Stage)), inBrackets(string(f.Kind)), shortened(onOneLine(f.Example)))
+	}
+	if more := len(failed) - mostFailures; more > 0 {
+		t.line("failed", "in %d more ways: %s has them all", more, r.Files.Failures)
 	}
 	for _, note := range r.Notes {
 		t.line(note.Name, "%s", note.Text)
@@ -118,6 +122,19 @@ func (t *table) line(name, format string, args ...any) {
 	if _, err := fmt.Fprintf(t.w, "%-9s %s\n", name, fmt.Sprintf(format, args...)); t.err == nil {
 		t.err = err
 	}
+}
+
+// A report names so many ways of failing, and so many characters of an example.
+const (
+	mostFailures = 20
+	mostExample  = 300
+)
+
+func shortened(words string) string {
+	if characters := []rune(words); len(characters) > mostExample {
+		return string(characters[:mostExample]) + "…"
+	}
+	return words
 }
 
 // onOneLine is a server's words as a terminal may be given them.

@@ -1,0 +1,38 @@
+package progress
+
+import (
+	"github.com/rs/zerolog"
+
+	"example.com/turn/episode"
+	"example.com/turn/internal/collect"
+)
+
+// A FailureLog logs each failed attempt, one line each, as a driver of ours does: for
+// runs that others drive. It is a [collect.Observer].
+type FailureLog struct{ Logger zerolog.Logger }
+
+// Prepared logs nothing.
+func (FailureLog) Prepared(collect.Owed) {}
+
+// DoneBefore logs nothing.
+func (FailureLog) DoneBefore(float64, bool) {}
+
+// FailedBefore logs nothing.
+func (FailureLog) FailedBefore() {}
+
+// Began logs nothing.
+func (FailureLog) Began(collect.Rollout, bool) {}
+
+// Ended logs an attempt that has failed.
+func (l FailureLog) Ended(r collect.Rollout, attempt episode.Attempt) {
+	f := attempt.Failure
+	if f == nil || f.CutShort() {
+		return
+	}
+	l.Logger.Warn().
+		Str("rollout_id", attempt.EpisodeID.RolloutID).Int64("attempt", attempt.EpisodeID.Attempt).
+		Str("taskset", r.TaskID.Taskset).Str("task_id", r.TaskID.TaskID).
+		Float64("took_seconds", attempt.Took.Seconds()).
+		Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).Bool("terminal", f.Terminal).Str("reason", f.Reason).
+		Msg("an episode failed")
+}
