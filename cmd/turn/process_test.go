@@ -395,6 +395,63 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	}
 }
 
+// A run whose events or messages nobody takes any more, though the pipe is open, ends
+// with a signal as any other.
+func TestAReaderThatHasStopped(t *testing.T) {
+	for _, stream := range []string{"stdout", "stderr"} {
+		t.Run(stream, func(t *testing.T) {
+			servers := scripted.New(t)
+			servers.Play(scripted.Script{scripted.Seed: {{Status: 422, JSON: []byte(`{"detail":"` + strings.Repeat("x", 1500) + `"}`)}}})
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = errors.Join(read.Close(), write.Close()) }()
+			dataset := filepath.Join(t.TempDir(), "tasks.jsonl")
+			var rows strings.Builder
+			for i := range 20_000 { // what fails of them fills the pipe, and more
+				fmt.Fprintf(&rows, `{"responses_create_params":{"input":"%d"}}`+"\n", i)
+			}
+			if err := os.WriteFile(dataset, []byte(rows.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			run := exec.Command(os.Args[0], "run", dataset, "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "-o", t.TempDir()+"/r.jsonl", "--grace", "10ms", "--json")
+			run.Env = append(os.Environ(), beProgram+"=1")
+			if stream == "stdout" {
+				run.Stdout = write
+			} else {
+				run.Stderr = write
+			}
+			if err := run.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p := &process{Cmd: run}
+			p.wait()
+			awaitCall(t, servers, scripted.CloseSession, 300)
+			p.signal(t, syscall.SIGTERM)
+			if status := p.awaitExit(t); status.ExitStatus() != 143 {
+				t.Errorf("ended with %v, want status 143", status)
+			}
+		})
+	}
+}
+
+// A dataset that comes by a pipe which nobody writes to can be waited for, and the
+// wait can be ended.
+func TestADatasetThatIsAPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "tasks.jsonl")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	servers := scripted.New(t)
+	p := start(t, "run", pipe, "--resources", servers.ResourcesURL, "--agent", servers.AgentURL, "-o", t.TempDir()+"/r.jsonl")
+	p.awaitLog(t, waitingForDataset)
+	p.signal(t, syscall.SIGTERM)
+	if status := p.awaitExit(t); status.ExitStatus() != 143 {
+		t.Errorf("ended with %v, want status 143", status)
+	}
+}
+
 // A terminal that is closed stops a run in good order, as SIGTERM does.
 func TestAHangUpStopsARun(t *testing.T) {
 	servers := scripted.New(t)
@@ -588,7 +645,7 @@ func TestARunThatWaitsForItsInputCanBeStopped(t *testing.T) {
 	defer func() { _ = errors.Join(waiting.Close(), never.Close()) }()
 	servers := scripted.New(t)
 	p := startWith(t, waiting, "run", "-", "-o", filepath.Join(t.TempDir(), "out.jsonl"), "--resources", servers.ResourcesURL, "--agent", servers.AgentURL)
-	p.awaitLog(t, readingStdin)
+	p.awaitLog(t, waitingForDataset)
 	p.signal(t, syscall.SIGTERM)
 	if status := p.awaitExit(t); status.ExitStatus() != 143 {
 		t.Errorf("ended with %v, want 143", status)

@@ -60,7 +60,7 @@ A rollout that fails is tried again behind all others, --max-attempts times in a
 Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 finished, but with failed or missing rollouts, or with nothing scored; 129, 130 or 143 interrupted. On SIGINT, SIGTERM or SIGHUP no new episode starts, running ones get --grace and are then cancelled, their sessions are closed; a second signal ends it at once. SIGUSR1 prints how it stands.`
 }
 
-const readingStdin = "reading the dataset from the standard input"
+const waitingForDataset = "waiting for the dataset"
 
 const runHint = "turn run --help"
 
@@ -94,7 +94,9 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 		return err
 	}
 	c.Output = shard.Output(c.Output)
-	meter, screen := c.progress(p.Stderr)
+	stderr := progress.NewOutlet(p.Stderr, nil)
+	defer stderr.Close()
+	meter, screen := c.progress(p.Stderr, stderr)
 	logger := newLogger(p.Stderr, screen)
 	target, err := c.target(logger)
 	if err != nil {
@@ -109,15 +111,19 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	config := c.config(target, policy, logger)
 	config.Shard, config.Budget = shard, c.budget(began)
 	config.Drain, config.Stdin = signalled.Done(), p.Stdin
-	observers, events := c.observers(meter, p.Stdout)
+	listened, cancel := c.untilBudget(signalled, config.Budget)
+	defer cancel()
+	stdout := progress.NewOutlet(p.Stdout, listened.Done())
+	defer stdout.Close()
+	observers, events := c.observers(meter, stdout)
 	if len(c.Environment) > 0 {
 		observers = append(observers, progress.FailureLog{Logger: logger})
 	}
 	config.Observer = observers
 	if !c.Quiet {
 		config.Observer = append(observers, beginning{func(owed collect.Owed) { c.logStart(logger, target, policy, shard, owed) }})
-		if c.Dataset == "-" {
-			logger.Info().Msg(readingStdin)
+		if !isRegular(c.Dataset) {
+			logger.Info().Str("dataset", c.Dataset).Msg(waitingForDataset)
 		}
 	}
 	defer whenAsked(screen)()
@@ -126,7 +132,11 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	screen.Stop()
 	if err == nil || summary.Attempts > 0 {
 		report := progress.Report{Summary: summary, Files: collect.FilesOf(c.Output), Next: next(summary)}
-		err = errors.Join(err, c.tell(report, events, p.Stderr))
+		c.tell(report, events, stderr)
+		stdout.Close()
+		if broken := stdout.Err(); broken != nil && !errors.Is(broken, syscall.EPIPE) { // who has read enough may go
+			err = errors.Join(err, fmt.Errorf("--json: %w", broken))
+		}
 	}
 	if err != nil && !errors.Is(err, collect.ErrStopped) {
 		return c.explain(err, summary)
@@ -134,19 +144,29 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	return c.status(context.Cause(signalled), summary)
 }
 
+// isRegular reports whether a dataset is a file that is there to be read, and no
+// standard input or pipe, which may have nothing to give yet.
+func isRegular(dataset string) bool {
+	info, err := os.Stat(dataset)
+	return dataset != "-" && err == nil && info.Mode().IsRegular()
+}
+
 // tell says what came out, to whoever wants to know.
-func (c *runCommand) tell(report progress.Report, events *progress.Events, stderr io.Writer) error {
+func (c *runCommand) tell(report progress.Report, events *progress.Events, stderr io.Writer) {
 	if !c.Quiet {
 		_ = report.WriteText(stderr) // nobody could be told
 	}
-	if events == nil {
-		return nil
+	if events != nil {
+		events.Summary(report)
 	}
-	events.Summary(report)
-	if err := events.Err(); err != nil && !errors.Is(err, syscall.EPIPE) { // who has read enough may go
-		return fmt.Errorf("--json: %w", err)
+}
+
+// untilBudget is for how long whoever reads the events is waited for.
+func (c *runCommand) untilBudget(signalled context.Context, budget collect.Budget) (context.Context, context.CancelFunc) {
+	if budget.Deadline.IsZero() {
+		return context.WithCancel(signalled)
 	}
-	return nil
+	return context.WithDeadline(signalled, budget.Deadline)
 }
 
 // shard is the part of the dataset that the flag names.
@@ -324,13 +344,14 @@ func (c *runCommand) params() []collect.Param {
 	return params
 }
 
-// progress makes the meter of the run and the screen that shows it.
-func (c *runCommand) progress(w io.Writer) (*progress.Meter, *progress.Screen) {
+// progress makes the meter of the run and the screen that shows it, on out, which
+// stands before the terminal or file that w is.
+func (c *runCommand) progress(w, out io.Writer) (*progress.Meter, *progress.Screen) {
 	meter := &progress.Meter{FailuresAsZero: c.CountFailuresAsZero}
 	if file, ok := w.(*os.File); ok && isTerminal(w) {
-		return meter, progress.NewLiveScreen(meter, w, int(file.Fd()))
+		return meter, progress.NewLiveScreen(meter, out, int(file.Fd()))
 	}
-	return meter, progress.NewScreen(meter, w)
+	return meter, progress.NewScreen(meter, out)
 }
 
 // explain gives an error of the run its exit status and says what to try.

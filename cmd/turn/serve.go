@@ -12,6 +12,7 @@ import (
 	"example.com/turn/episode"
 	"example.com/turn/internal/envserver"
 	"example.com/turn/internal/httpserve"
+	"example.com/turn/internal/progress"
 	"example.com/turn/internal/telemetry"
 	"example.com/turn/retry"
 )
@@ -49,7 +50,9 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(serveHint, "%w", err)
 	}
-	logger := newLogger(p.Stderr, p.Stderr)
+	stderr := progress.NewOutlet(p.Stderr, nil)
+	defer stderr.Close()
+	logger := newLogger(p.Stderr, stderr)
 	metrics := telemetry.New()
 	config := driverConfig(c.serverFlags, c.protocolFlags, logger)
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout

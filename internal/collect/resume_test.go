@@ -239,7 +239,7 @@ func TestFilesThatEndWithinTheirLastLine(t *testing.T) {
 				writeFile(t, test.path, full[test.path][:end]+tail)
 				notes := b.noted()
 				summary := b.run(t)
-				atEnd := end == len(full[test.path]) // what comes then is a line of its own
+				atEnd := end == len(full[test.path])                                                // what comes then is a line of its own
 				want, torn := test.torn, tail != "" || end > begin || test.path == b.files().Inputs // a rollout that has failed is not among them
 				if atEnd || end == len(full[test.path])-1 && tail == "" {
 					want, torn = test.whole, tail != "" && test.path != b.files().Inputs // which are read as far as they say something
