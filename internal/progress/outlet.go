@@ -19,6 +19,7 @@ type Outlet struct {
 
 	mu      sync.RWMutex // against a write to a closed channel
 	closed  bool
+	stalled atomic.Bool // a write has waited in vain
 	dropped atomic.Int64
 	broken  atomic.Pointer[error]
 }
@@ -26,8 +27,12 @@ type Outlet struct {
 // outletRoom is how many writes wait for a reader that is slow.
 const outletRoom = 4096
 
-// NewOutlet makes an outlet. When there is no more room in it, writes wait until
-// patient is closed, and are dropped after that; with nil they are dropped at once.
+// outletPatience is how long a write waits for room, once, before it is dropped.
+const outletPatience = time.Second
+
+// NewOutlet makes an outlet. When there is no more room in it, a write waits for the
+// reader: until patient is closed, or for a second where it is nil. Then it is
+// dropped, and those behind it are not waited for either until there is room again.
 func NewOutlet(out io.Writer, patient <-chan struct{}) *Outlet {
 	o := &Outlet{out: out, patient: patient, lines: make(chan []byte, outletRoom), ended: make(chan struct{})}
 	go o.run()
@@ -50,35 +55,47 @@ func (o *Outlet) Write(p []byte) (int, error) {
 	if broken := o.broken.Load(); broken != nil {
 		return 0, *broken
 	}
-	line := append([]byte(nil), p...)
-	switch {
-	case o.closed:
+	if o.closed {
 		return 0, io.ErrClosedPipe
-	case o.patient == nil:
-		select {
-		case o.lines <- line:
-		default:
-			o.dropped.Add(1)
-		}
-		return len(p), nil
 	}
+	line := append([]byte(nil), p...)
 	select {
 	case o.lines <- line:
-	case <-o.patient:
-		select {
-		case o.lines <- line:
-		default:
-			o.dropped.Add(1)
-		}
+		o.stalled.Store(false)
+	default:
+		o.wait(line)
 	}
 	return len(p), nil
 }
 
-// lastWords is how long a reader has to take what is left.
+// wait waits for room for a line.
+func (o *Outlet) wait(line []byte) {
+	var enough <-chan time.Time
+	if o.patient == nil {
+		if o.stalled.Load() {
+			o.dropped.Add(1)
+			return
+		}
+		timer := time.NewTimer(outletPatience)
+		defer timer.Stop()
+		enough = timer.C
+	}
+	select {
+	case o.lines <- line:
+		return
+	case <-o.patient:
+	case <-enough:
+	}
+	o.stalled.Store(true)
+	o.dropped.Add(1)
+}
+
+// lastWords is how long a reader has to take something of what is left.
 const lastWords = 2 * time.Second
 
-// Close returns when all is written, or nobody reads it. The goroutine of one that
-// waits for a reader ends with the process.
+// Close returns when all is written, or nobody has taken anything for two seconds
+// and none is to be waited for. The goroutine of one that nobody reads ends with the
+// process.
 func (o *Outlet) Close() {
 	o.mu.Lock()
 	if o.closed {
@@ -94,11 +111,31 @@ func (o *Outlet) Close() {
 	}
 	close(o.lines)
 	o.mu.Unlock()
-	timer := time.NewTimer(lastWords)
-	defer timer.Stop()
+	ticker := time.NewTicker(lastWords)
+	defer ticker.Stop()
+	for left := -1; ; {
+		select {
+		case <-o.ended:
+			return
+		case <-ticker.C:
+		}
+		if len(o.lines) == left && !o.isPatient() {
+			return
+		}
+		left = len(o.lines)
+	}
+}
+
+// isPatient reports whether the reader is to be waited for.
+func (o *Outlet) isPatient() bool {
+	if o.patient == nil {
+		return false
+	}
 	select {
-	case <-o.ended:
-	case <-timer.C:
+	case <-o.patient:
+		return false
+	default:
+		return true
 	}
 }
 
