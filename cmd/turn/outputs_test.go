@@ -256,3 +256,19 @@ func TestExitStatusesOfARun(t *testing.T) {
 		})
 	}
 }
+
+// A run that has few descriptors does what it can with them, and has some left in the
+// end for the metrics.
+func TestARunOfFewDescriptors(t *testing.T) {
+	servers := scripted.New(t)
+	out := filepath.Join(t.TempDir(), "r.jsonl")
+	args := append([]string{"run", flatRows(t, 80), "-o", out, "--concurrency", "80", "--max-attempts", "20", "--retry-backoff", "10ms"}, against(servers)...)
+	p := startProgram(t, exec.Command("sh", append([]string{"-c", `ulimit -n 64; exec "$0" "$@"`, os.Args[0]}, args...)...))
+	if status := p.awaitExit(t); status.ExitStatus() != 0 {
+		t.Errorf("ended with %v, want 0", status)
+	}
+	if _, err := os.Stat(collect.FilesOf(out).Aggregate); err != nil {
+		t.Error(err)
+	}
+	allClosed(t, servers)
+}

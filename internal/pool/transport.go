@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -31,14 +32,26 @@ const (
 // no limit of its own on connections or time, takes no proxy from the
 // environment and asks for no compression.
 func New() *http.Transport {
-	return &http.Transport{
-		DialContext:        dial,
+	transport := &http.Transport{
 		DisableCompression: true,
 		// Every connection in use may become idle at once. A lower bound would
 		// close the others and open them again for the next call.
 		MaxIdleConnsPerHost: math.MaxInt,
 		IdleConnTimeout:     idleTimeout,
 	}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if lacksDescriptors(err) { // those of idle connections are worth less than this one
+			transport.CloseIdleConnections()
+			conn, err = dial(ctx, network, address)
+		}
+		return conn, err
+	}
+	return transport
+}
+
+func lacksDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // dial connects to a server. It makes up for what net.Dialer leaves open: localhost
