@@ -16,7 +16,7 @@ import (
 
 type aggregateCommand struct {
 	Patterns []string `arg:"" name:"glob" help:"Rollouts files to join, such as 'out/rollouts.shard-*.jsonl'. The files beside them are found by their names."`
-	Output   string   `short:"o" help:"Rollouts file to write; the others are named after it." placeholder:"OUT.jsonl"`
+	Output   string   `short:"o" help:"Rollouts file to write (required); the others are named after it." placeholder:"OUT.jsonl"`
 
 	Overwrite           bool   `help:"Replace an earlier output."`
 	AllowPartial        bool   `help:"Exit with 0 also when rollouts failed or are missing, or nothing is scored."`
@@ -113,11 +113,14 @@ func explainAggregate(err error) error {
 func (c *aggregateCommand) report(joined *collect.Joined) progress.Report {
 	report := progress.Report{Summary: &joined.Summary, Files: collect.FilesOf(c.Output)}
 	for _, shard := range joined.MissingShards {
-		report.Notes = append(report.Notes, progress.Note{Name: "no shard", Text: fmt.Sprintf("%d of %d: no file matched", shard.Part, shard.Of)})
+		report.Notes = append(report.Notes, progress.Note{Name: "no shard", Text: fmt.Sprintf("%d of %d: no file matched, and its rollouts are counted nowhere", shard.Part, shard.Of)})
 	}
 	if n := len(joined.Missing); n > 0 {
 		report.Notes = append(report.Notes, progress.Note{Name: "missing", Text: someOf(joined.Missing)})
 		report.Next = append(report.Next, fmt.Sprintf("turn run with --resume on the shard, or on the joined output, runs the %d that are missing", n))
+	}
+	if retryable := joined.Failed - joined.FailedForGood; retryable > 0 {
+		report.Next = append(report.Next, fmt.Sprintf("turn run with --resume and a higher --max-attempts, on the joined output, tries the %d again that did not fail for good", retryable))
 	}
 	if len(joined.Twice) > 0 {
 		report.Notes = append(report.Notes, progress.Note{Name: "twice", Text: someOf(joined.Twice) + ": the first result of each counts"})

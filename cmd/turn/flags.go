@@ -32,7 +32,7 @@ type serverFlags struct {
 
 // protocolFlags say how episodes are driven. Limits that are not set are none.
 type protocolFlags struct {
-	EpisodeTimeout time.Duration `help:"Limit on calls 1 to 6 of one attempt, or on the whole of it with --environment (0: none)." default:"6h"`
+	EpisodeTimeout time.Duration `help:"Limit on calls 1 to 6 of one attempt, or on the whole of it in turn run --environment (0: none)." default:"6h"`
 	SeedTimeout    time.Duration `help:"Limit on each of the two seeds (default: none)." placeholder:"D"`
 	AgentTimeout   time.Duration `help:"Time that the agent has for its answer; then what there is of it is verified (default: none)." placeholder:"D"`
 	VerifyTimeout  time.Duration `help:"Limit on verify (default: none)." placeholder:"D"`

@@ -24,7 +24,7 @@ import (
 
 type runCommand struct {
 	Dataset string `arg:"" help:"JSONL file with one task a line; .gz is unzipped, - is the standard input."`
-	Output  string `short:"o" help:"Rollouts file to write; the others are named after it." placeholder:"OUT.jsonl"`
+	Output  string `short:"o" help:"Rollouts file to write (required); the others are named after it." placeholder:"OUT.jsonl"`
 	serverFlags
 	environmentFlags
 	Embedded            string        `help:"Run against an embedded environment instead of --resources and --agent: weather." placeholder:"NAME"`
@@ -55,7 +55,7 @@ func (runCommand) Help() string {
 
 Results are written to OUT.jsonl, failed attempts to OUT_failures.jsonl, what was owed to OUT_materialized_inputs.jsonl, and metrics of all results to OUT_aggregate_metrics.json.
 
-A rollout that fails is tried again behind all others, --max-attempts times in all. An environment server may try again by itself: give it --max-attempts 1, or the run, so that one of them does.
+A rollout that fails is tried again behind all others, --max-attempts times in all. An environment server may try again by itself, as turn serve does: start that with --max-attempts 1, or a rollout is tried 9 times.
 
 Exit status: 0 complete; 1 could not go on; 2 usage or input; 3 finished, but with failed or missing rollouts, or with nothing scored; 129, 130 or 143 interrupted. On SIGINT, SIGTERM or SIGHUP no new episode starts, running ones get --grace and are then cancelled, their sessions are closed; a second signal ends it at once. SIGUSR1 prints how it stands.`
 }
@@ -348,7 +348,7 @@ func (c *runCommand) params() []collect.Param {
 // stands before the terminal or file that w is.
 func (c *runCommand) progress(w, out io.Writer) (*progress.Meter, *progress.Screen) {
 	meter := &progress.Meter{FailuresAsZero: c.CountFailuresAsZero}
-	if file, ok := w.(*os.File); ok && isTerminal(w) {
+	if file, ok := w.(*os.File); ok && isTerminal(w) && !(c.JSON && isTerminal(os.Stdout)) { // one line at a time there
 		return meter, progress.NewLiveScreen(meter, out, int(file.Fd()))
 	}
 	return meter, progress.NewScreen(meter, out)
@@ -362,12 +362,15 @@ func (c *runCommand) explain(err error, summary *collect.Summary) error {
 		changed *collect.ChangedError
 		owned   *collect.OwnedError
 		output  *collect.OutputError
+		outage  *collect.OutageError
 	)
 	switch {
 	case errors.As(err, &input):
 		return &exitError{status: exitUsage, err: err, hint: c.hintOnInput(input)}
 	case errors.As(err, &exists):
 		return usage("--resume to go on where it ended, --overwrite to replace it, or another -o", "%w", err)
+	case errors.As(err, &outage):
+		return &exitError{status: exitFailed, err: err, hint: "once the server is there, the same command with --resume"}
 	case errors.As(err, &owned):
 		return &exitError{status: exitFailed, err: err, hint: "wait until it has ended, or another -o"}
 	case errors.As(err, &changed):

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // A stopSignal is the signal that ended a context.
@@ -44,6 +45,7 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		}
 		select {
 		case got := <-signals:
+			lastWord()
 			os.Exit(stopSignal{got.(syscall.Signal)}.status())
 		case <-done:
 		}
@@ -53,6 +55,19 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		close(done)
 		<-ended
 		cancel(nil)
+	}
+}
+
+// lastWord says what a second signal has done, to whoever reads it at once.
+func lastWord() {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		_, _ = fmt.Fprintln(os.Stderr, "\nturn: ended at once; the sessions of what was under way are left open")
+	}()
+	select {
+	case <-said:
+	case <-time.After(100 * time.Millisecond):
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // environmentFlags name the environment servers that a run posts its episodes to.
 type environmentFlags struct {
-	Environment []route `help:"Post each episode to an environment server, ours or NeMo Gym's, instead of driving --resources and --agent. TASKSET=URL, repeated, is that of one taskset, and names it." placeholder:"[TASKSET=]URL" sep:"none"`
+	Environment []route `help:"An environment server, ours or NeMo Gym's: a run posts each episode to it instead of driving --resources and --agent, and it computes the metrics. TASKSET=URL, repeated, is that of one taskset, and names it." placeholder:"[TASKSET=]URL" sep:"none"`
 }
 
 // A route is where the episodes of a taskset go; of those without a route when the

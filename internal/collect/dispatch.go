@@ -26,7 +26,7 @@ func (c *collector) run(ctx context.Context) error {
 			giveUp(notKept(c.broken))
 		}
 		if c.inFlight == 0 && (c.stopped || c.queue.empty()) {
-			return c.broken
+			return errors.Join(c.broken, c.gaveUp)
 		}
 		c.await(ctx)
 	}
@@ -207,6 +207,7 @@ func (c *collector) hear(f *failures.Failure) {
 		c.config.Note("the servers answer again: rows begin")
 		return
 	}
+	c.outage.reason = f.Reason
 	c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
 }
 
@@ -215,7 +216,7 @@ func (c *collector) givesUp(now time.Time) bool {
 	if !c.outage.hopeless(now) {
 		return false
 	}
-	c.config.Note(fmt.Sprintf("nobody has been there for %s: no further attempt begins", outagePatience))
+	c.gaveUp = &OutageError{c.outage.reason}
 	return true
 }
 

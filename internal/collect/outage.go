@@ -1,15 +1,26 @@
 package collect
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
+
+// An OutageError says that a run ended because nobody was there to go on with.
+type OutageError struct{ Reason string }
+
+func (e *OutageError) Error() string {
+	return fmt.Sprintf("nobody has been there for %s, and no further attempt began: %s", outagePatience, e.Reason)
+}
 
 // An outage is a time in which the only server cannot be reached. It holds rows that
 // have not begun back, which would use up the attempts of a whole dataset otherwise:
 // those that it has met, and now and then one more, look whether the server is back.
 // Its zero value is none.
 type outage struct {
-	on    bool
-	since time.Time
-	until time.Time // when the next row may look
+	on     bool
+	reason string // the failure that it began with
+	since  time.Time
+	until  time.Time // when the next row may look
 }
 
 const (

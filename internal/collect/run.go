@@ -95,7 +95,8 @@ func (nobody) Ended(Rollout, episode.Attempt) {}
 // when the dataset has a fault (*[InputError]), when there is an earlier output
 // (*[ExistsError]), one of another dataset (*[ChangedError]) or one that another
 // run is writing to (*[OwnedError]), when a file cannot be written
-// (*[OutputError]), and when it is to drain before the first episode
+// (*[OutputError]), when the only server was away for too long (*[OutageError]), and
+// when it is to drain before the first episode
 // ([ErrStopped]).
 //
 // When it is to drain, no attempt begins any more; when ctx ends, those in flight
@@ -173,6 +174,7 @@ type collector struct {
 	outage   outage
 	slow     slow
 	broken   error // why nothing more can be written or read
+	gaveUp   error // that an outage was too long
 	summary  Summary
 }
 
