@@ -97,8 +97,11 @@ func explainAggregate(err error) error {
 		input  *collect.InputError
 		exists *collect.ExistsError
 		owned  *collect.OwnedError
+		lost   *collect.ChangedError
 	)
 	switch {
+	case errors.As(err, &lost):
+		return usage("a pattern that matches that output too, or another -o, or remove it", "%w", err)
 	case errors.As(err, &owned):
 		return &exitError{status: exitFailed, err: err, hint: "wait until it has ended, or another -o"}
 	case errors.As(err, &input):

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"example.com/turn/internal/progress"
 )
 
 func main() {
@@ -83,11 +85,13 @@ func (p program) main() int {
 	}
 	exit := &exitError{status: exitFailed, err: err}
 	errors.As(err, &exit)
+	stderr := progress.NewOutlet(p.Stderr, nil)
+	defer stderr.Close()
 	if exit.err != nil {
-		_, _ = fmt.Fprintf(p.Stderr, "turn: %v\n", err)
+		_, _ = fmt.Fprintf(stderr, "turn: %v\n", err)
 	}
 	if exit.hint != "" {
-		_, _ = fmt.Fprintf(p.Stderr, "Try: %s\n", exit.hint)
+		_, _ = fmt.Fprintf(stderr, "Try: %s\n", exit.hint)
 	}
 	return exit.status
 }

@@ -132,6 +132,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	screen.Stop()
 	if err == nil || summary.Attempts > 0 {
 		report := progress.Report{Summary: summary, Files: collect.FilesOf(c.Output), Next: next(summary)}
+		stderr.Drain()
 		c.tell(report, events, stderr)
 		stdout.Close()
 		if broken := stdout.Err(); broken != nil && !errors.Is(broken, syscall.EPIPE) { // who has read enough may go

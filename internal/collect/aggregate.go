@@ -34,7 +34,8 @@ type AggregateConfig struct {
 // resumed like any other.
 //
 // The error is an *[InputError] when a file is not what it should be or none
-// matches, an *[ExistsError], an *[OwnedError] or an *[OutputError]. When ctx ends
+// matches, an *[ExistsError], an *[OwnedError], an *[OutputError], or a *[ChangedError]
+// when results of an earlier joined output would be lost. When ctx ends
 // before the outputs are joined, the error is [ErrStopped] and nothing is written;
 // when it ends later, the metrics alone are not.
 func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
@@ -177,6 +178,9 @@ func (j *joiner) join(ctx context.Context, parts []string) (release func(), err 
 	if err := j.copyAll(ctx, parts, next); err != nil {
 		return nil, err
 	}
+	if err := j.checkNothingLost(parts); err != nil {
+		return nil, err
+	}
 	// The lock is that of the file, whatever its name.
 	joined, err := own(next.Rollouts, func(string) {})
 	if err != nil {
@@ -188,6 +192,26 @@ func (j *joiner) join(ctx context.Context, parts []string) (release func(), err 
 		return nil, err
 	}
 	return release, nil
+}
+
+// checkNothingLost refuses to replace an earlier joined output that has results which
+// the parts have not: it was resumed.
+func (j *joiner) checkNothingLost(parts []string) error {
+	if slices.Contains(parts, j.config.Output) {
+		return nil
+	}
+	lost := map[key]bool{}
+	_, err := readOutput(j.config.Output, func(_ []byte, fields rawjson.Object) error {
+		k, err := keyOf(fields)
+		if _, joined := j.past.results[k]; err == nil && !joined {
+			lost[k] = true
+		}
+		return err
+	})
+	if err == nil && len(lost) > 0 {
+		err = &ChangedError{What: fmt.Sprintf("%s has results of %d rollouts that the files to be joined have not", j.config.Output, len(lost))}
+	}
+	return err
 }
 
 // copyAll copies what the parts have.

@@ -411,3 +411,27 @@ func TestAggregateKeepsWhatAJoinedOutputAloneHas(t *testing.T) {
 		t.Errorf("failures %s, want them once:\n%s", got, failures)
 	}
 }
+
+// A joined output that has got more meanwhile is not replaced by one that lacks it.
+func TestAggregateDoesNotReplaceWhatWouldBeLost(t *testing.T) {
+	b := shards(t)
+	config, _ := b.joining()
+	config.Patterns = []string{filepath.Join(filepath.Dir(b.config.Output), "rollouts.shard-*.jsonl")}
+	config.Overwrite = true
+	for range 2 { // the same again replaces the same
+		if _, err := collect.Aggregate(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	more := read(t, b.files().Rollouts) + resultRow(99, 0, "1")
+	writeFile(t, b.files().Rollouts, more)
+	before := b.snapshot(t)
+	_, err := collect.Aggregate(t.Context(), config)
+	var changed *collect.ChangedError
+	if !errors.As(err, &changed) || !strings.Contains(err.Error(), "results of 1 rollouts that the files to be joined have not") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if diff := cmp.Diff(before, b.snapshot(t)); diff != "" {
+		t.Errorf("files (-before +after):\n%s", diff)
+	}
+}

@@ -240,6 +240,8 @@ func TestIdentityOfRows(t *testing.T) {
 				`{"responses_create_params":{},"a":3,"_ng_task_index":1}` + "\n" + `{"responses_create_params":{},"a":4}` + "\n",
 			nil, []string{"0-0", "1-0", "2-0", "5-3"}, []string{"tasks/0", "tasks/1", "tasks/2", "tasks/5"},
 		},
+		{"ids that are numbers, and no indexes", `{"responses_create_params":{},"task_id":-1}` + "\n" + `{"responses_create_params":{},"task_id":"99","_ng_rollout_id":"5--1"}` + "\n",
+			nil, []string{"0-0", "1-0"}, []string{"tasks/-1", "tasks/99"}},
 		{
 			"task ids and sources of rows",
 			`{"responses_create_params":{},"task_id":"a"}` + "\n" + `{"responses_create_params":{},"problem_id":12,"task_source":"other"}` + "\n" +
@@ -288,6 +290,7 @@ func TestADatasetWithAFault(t *testing.T) {
 		{"a materialised row without an id", `{"task_input":{"responses_create_params":{}}}`, "task_id: Field required", 1},
 		{"a field beside task_input", `{"task_id":{"taskset":"a","task_id":"b"},"task_input":{"responses_create_params":{}},"x":1}`, "x: Extra inputs", 1},
 		{"one id for two rows", `{"responses_create_params":{},"task_id":"a"}` + "\n" + `{"responses_create_params":{},"task_id":"a","x":1}`, "belongs to another row already, at line 1", 2},
+		{"no rollout index left", `{"responses_create_params":{},"n":1,"_ng_rollout_index":4611686018427387904}` + "\n" + `{"responses_create_params":{},"n":1}`, "has no rollout index left", 2},
 		{"an id that a row without one has", `{"responses_create_params":{}}` + "\n" + `{"responses_create_params":{},"task_id":"0","x":1}`, "task id tasks/0 belongs to another row already, at line 1", 2},
 		{"a row without an id that would get another's", `{"responses_create_params":{},"task_id":1,"x":1}` + "\n" + `{"responses_create_params":{}}`, "task id tasks/1 belongs to another row already, at line 1", 2},
 		{"one index for two rows", `{"responses_create_params":{},"_ng_task_index":1}` + "\n" + `{"responses_create_params":{},"_ng_task_index":1,"x":1}`, "_ng_task_index 1 belongs to another row", 2},

@@ -153,10 +153,11 @@ func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
 		}
 		if !c.queue.atEnd && c.outage.holds(now) {
 			at(c.outage.until)
+			at(c.outage.last.Add(outageQuiet))
 		}
 	}
-	if c.outage.on {
-		at(c.outage.since.Add(outagePatience))
+	if until := c.outage.since.Add(outagePatience); c.outage.lasts(now) && until.After(now) {
+		at(until)
 	}
 	if !c.config.Deadline.IsZero() {
 		at(c.config.Deadline.Add(-c.margin()))
@@ -200,15 +201,18 @@ func (c *collector) settle(a attempt) {
 
 // hear looks for the beginning and the end of an outage.
 func (c *collector) hear(f *failures.Failure) {
-	if c.summary.Owed.Servers != 1 || !c.outage.heard(f != nil && c.config.Target.Away(f), time.Now()) {
+	if c.summary.Owed.Servers != 1 {
 		return
 	}
-	if !c.outage.on {
-		c.config.Note("the servers answer again: rows begin")
+	if f == nil || !c.config.Target.Away(f) {
+		if c.outage.over() {
+			c.config.Note("the servers answer again: rows begin")
+		}
 		return
 	}
-	c.outage.reason = f.Reason
-	c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
+	if c.outage.met(f.Reason, time.Now()) {
+		c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
+	}
 }
 
 // givesUp reports that an outage has been too long to be waited for.

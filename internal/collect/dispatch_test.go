@@ -440,3 +440,44 @@ func TestAnOutageThatDoesNotEnd(t *testing.T) {
 		t.Errorf("notes %q, want that it waits", notes)
 	}
 }
+
+// A server that was away for a moment, and then takes hours for what it was given, is
+// no outage.
+func TestLongEpisodesAfterAnOutage(t *testing.T) {
+	var began time.Time
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if time.Since(began) < 5*time.Second {
+			f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
+			f.Unsent = true
+			return nil, f
+		}
+		return nil, after(ctx, 2*time.Hour)
+	}}
+	summary := play(t, 12, s, func(c *collect.Config) { c.Concurrency = 4; began = time.Now() })
+	if summary.Done != 12 || summary.Failed != 0 {
+		t.Errorf("summary %+v, want 12 done", summary)
+	}
+}
+
+// A proxy that refuses single episodes holds nobody up.
+func TestASingleEpisodeThatNobodyTakes(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if err := after(ctx, time.Second); err != nil || !strings.HasPrefix(r.EpisodeID.RolloutID, "1-") {
+			return nil, err
+		}
+		f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
+		f.Unsent = true
+		return nil, f
+	}}
+	var began time.Time
+	var notes []string
+	summary := play(t, 9, s, func(c *collect.Config) {
+		began = time.Now()
+		c.Policy.MaxAttempts = 1
+		c.Note = func(note string) { notes = append(notes, note) }
+	})
+	last, err := time.ParseDuration(strings.SplitN(s.attempts[8], "@", 2)[1])
+	if summary.Done != 8 || len(notes) != 0 || err != nil || last != 8*time.Second {
+		t.Errorf("summary %+v, notes %q, the last began after %s of %s, want no delay and no word", summary, notes, last, time.Since(began))
+	}
+}

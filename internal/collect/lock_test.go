@@ -275,3 +275,17 @@ func TestOutputsThatAreJoinedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// An output may be a link to a file that is not there yet.
+func TestAnOutputThatIsALink(t *testing.T) {
+	b := onStage(t, flat(2), atOnce(nil))
+	mkdir(t, filepath.Dir(b.config.Output))
+	there := filepath.Join(b.dir, "elsewhere.jsonl")
+	if err := os.Symlink(there, b.config.Output); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t)
+	if got := len(readLines(t, there)); got != 2 {
+		t.Errorf("%d results are where the link points to, want 2", got)
+	}
+}

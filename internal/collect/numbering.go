@@ -43,7 +43,7 @@ type tasks struct {
 }
 
 func (t *tasks) get(index int64) (task, bool) {
-	if index < int64(len(t.list)) {
+	if index >= 0 && index < int64(len(t.list)) {
 		return t.list[index], true
 	}
 	found, ok := t.sparse[index]
@@ -189,6 +189,8 @@ func (n *numbering) rollout(index int64, own *int64) (int64, error) {
 		rollout = *own
 	}
 	switch {
+	case rollout > protocol.MaxAttempt:
+		return 0, fmt.Errorf("_ng_task_index %d has no rollout index left: a row before has _ng_rollout_index %d", index, rollout-1)
 	case rollout > t.copies:
 		n.skipped[index] = append(n.skipped[index], span{t.copies, rollout})
 	case rollout < t.copies && !n.fill(index, rollout):
@@ -215,7 +217,7 @@ func (n *numbering) fill(index, rollout int64) bool {
 // taken reports whether a rollout is owed already.
 func (n *numbering) taken(index, rollout int64) bool {
 	t, _ := n.tasks.get(index)
-	return rollout < t.copies && !slices.ContainsFunc(n.skipped[index], func(s span) bool {
+	return rollout >= 0 && rollout < t.copies && !slices.ContainsFunc(n.skipped[index], func(s span) bool {
 		return s.from <= rollout && rollout < s.to
 	})
 }

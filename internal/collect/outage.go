@@ -17,25 +17,37 @@ func (e *OutageError) Error() string {
 // those that it has met, and now and then one more, look whether the server is back.
 // Its zero value is none.
 type outage struct {
-	on     bool
-	reason string // the failure that it began with
-	since  time.Time
-	until  time.Time // when the next row may look
+	on      bool
+	reason  string    // the failure that it began with
+	strikes int       // attempts in a row that found nobody there
+	since   time.Time // the first of them
+	last    time.Time // and the last
+	until   time.Time // when the next row may look
 }
 
 const (
+	// outageStrikes make an outage: a proxy may refuse a single episode.
+	outageStrikes = 3
 	// lookInterval is how long no row begins in an outage after another has.
 	lookInterval = 10 * time.Second
+	// outageQuiet ends an outage in which nobody has failed for that long: those that
+	// have begun are being served, and may be for hours.
+	outageQuiet = 3 * lookInterval
 	// outagePatience is how long an outage may be before the run gives up: each look
 	// costs a row its attempts.
 	outagePatience = 10 * time.Minute
 )
 
+// lasts reports whether there is an outage at the moment.
+func (o *outage) lasts(now time.Time) bool { return o.on && now.Sub(o.last) < outageQuiet }
+
 // holds reports whether rows are held back.
-func (o *outage) holds(now time.Time) bool { return o.on && now.Before(o.until) }
+func (o *outage) holds(now time.Time) bool { return o.lasts(now) && now.Before(o.until) }
 
 // hopeless reports whether the outage has been too long to be waited for.
-func (o *outage) hopeless(now time.Time) bool { return o.on && now.Sub(o.since) >= outagePatience }
+func (o *outage) hopeless(now time.Time) bool {
+	return o.lasts(now) && now.Sub(o.since) >= outagePatience
+}
 
 // probed tells that a row has begun.
 func (o *outage) probed(now time.Time) {
@@ -44,12 +56,25 @@ func (o *outage) probed(now time.Time) {
 	}
 }
 
-// heard tells how an attempt has ended: with nobody there, or in any other way,
-// which ends the outage. It reports whether that is news.
-func (o *outage) heard(nobody bool, now time.Time) (news bool) {
-	if nobody == o.on {
+// met tells that an attempt found nobody there, and reports whether an outage has
+// begun with that.
+func (o *outage) met(reason string, now time.Time) (begun bool) {
+	if o.strikes == 0 || o.on && !o.lasts(now) {
+		*o = outage{reason: reason, since: now}
+	}
+	o.strikes++
+	o.last = now
+	if o.on || o.strikes < outageStrikes {
 		return false
 	}
-	*o = outage{on: nobody, since: now, until: now.Add(lookInterval)}
+	o.on, o.until = true, now.Add(lookInterval)
 	return true
+}
+
+// over tells that an attempt has ended in another way, and reports whether an outage
+// has ended with that.
+func (o *outage) over() (ended bool) {
+	ended = o.on
+	*o = outage{}
+	return ended
 }

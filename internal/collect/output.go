@@ -116,19 +116,15 @@ func openOutput(path string) (*output, error) {
 	return newOutput(path, file, made)
 }
 
-// openOrMake opens a file, and makes it where there is none: made says which.
+// openOrMake opens a file, and makes it where there is none: made says that it was
+// made here. (It may say false of a file that a link points to.)
 func openOrMake(path string) (file *os.File, made bool, err error) {
-	for range tries { // others may make it, or take it away, in between
-		file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
-		if !errors.Is(err, fs.ErrExist) {
-			return file, true, err
-		}
-		file, err = os.OpenFile(path, os.O_RDWR, 0)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return file, false, err
-		}
+	file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if !errors.Is(err, fs.ErrExist) {
+		return file, true, err
 	}
-	return nil, false, err
+	file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	return file, false, err
 }
 
 func newOutput(path string, file *os.File, made bool) (*output, error) {

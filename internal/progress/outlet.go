@@ -19,7 +19,7 @@ type Outlet struct {
 
 	mu      sync.RWMutex // against a write to a closed channel
 	closed  bool
-	stalled atomic.Bool // a write has waited in vain
+	stalled atomic.Bool // a write has waited in vain, and there was no room since
 	dropped atomic.Int64
 	broken  atomic.Pointer[error]
 }
@@ -31,8 +31,9 @@ const outletRoom = 4096
 const outletPatience = time.Second
 
 // NewOutlet makes an outlet. When there is no more room in it, a write waits for the
-// reader: until patient is closed, or for a second where it is nil. Then it is
-// dropped, and those behind it are not waited for either until there is room again.
+// reader: until patient is closed, or where it is nil not at all, and for a second
+// more. Then it is dropped, and those behind it are not waited for either until there
+// is room again.
 func NewOutlet(out io.Writer, patient <-chan struct{}) *Outlet {
 	o := &Outlet{out: out, patient: patient, lines: make(chan []byte, outletRoom), ended: make(chan struct{})}
 	go o.run()
@@ -62,29 +63,42 @@ func (o *Outlet) Write(p []byte) (int, error) {
 	select {
 	case o.lines <- line:
 		o.stalled.Store(false)
+		o.confess()
 	default:
 		o.wait(line)
 	}
 	return len(p), nil
 }
 
+// confess tells how much was left out, now that there is room again. To a machine
+// nothing is told that is no event.
+func (o *Outlet) confess() {
+	if n := o.dropped.Load(); n > 0 && o.patient == nil && o.dropped.CompareAndSwap(n, 0) {
+		select {
+		case o.lines <- fmt.Appendf(nil, "(%d lines were left out: nobody read them in time)\n", n):
+		default:
+			o.dropped.Add(n)
+		}
+	}
+}
+
 // wait waits for room for a line.
 func (o *Outlet) wait(line []byte) {
-	var enough <-chan time.Time
-	if o.patient == nil {
-		if o.stalled.Load() {
-			o.dropped.Add(1)
+	if o.isPatient() {
+		select {
+		case o.lines <- line:
 			return
+		case <-o.patient:
 		}
+	}
+	if !o.stalled.Load() {
 		timer := time.NewTimer(outletPatience)
 		defer timer.Stop()
-		enough = timer.C
-	}
-	select {
-	case o.lines <- line:
-		return
-	case <-o.patient:
-	case <-enough:
+		select {
+		case o.lines <- line:
+			return
+		case <-timer.C:
+		}
 	}
 	o.stalled.Store(true)
 	o.dropped.Add(1)
@@ -103,12 +117,7 @@ func (o *Outlet) Close() {
 		return
 	}
 	o.closed = true
-	if n := o.dropped.Load(); n > 0 {
-		select {
-		case o.lines <- fmt.Appendf(nil, "(%d lines were left out: nobody read them in time)\n", n):
-		default:
-		}
-	}
+	o.confess()
 	close(o.lines)
 	o.mu.Unlock()
 	ticker := time.NewTicker(lastWords)
@@ -123,6 +132,20 @@ func (o *Outlet) Close() {
 			return
 		}
 		left = len(o.lines)
+	}
+}
+
+// Drain returns when there is room for what comes last, or nobody takes anything.
+func (o *Outlet) Drain() {
+	ticker := time.NewTicker(lastWords / 20)
+	defer ticker.Stop()
+	for left, since := len(o.lines), time.Now(); len(o.lines) > outletRoom/2; <-ticker.C {
+		if now := len(o.lines); now != left {
+			left, since = now, time.Now()
+		}
+		if time.Since(since) >= lastWords {
+			return
+		}
 	}
 }
 

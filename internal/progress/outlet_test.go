@@ -113,6 +113,7 @@ func TestAPatientOutlet(t *testing.T) {
 			t.Errorf("%d were taken, want as many as there is room for", before)
 		}
 		close(stop)
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if written != 10_000 {
 			t.Errorf("%d were taken after the stop, want all", written)
