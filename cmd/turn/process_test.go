@@ -32,9 +32,10 @@ const eventually = 30 * time.Second
 type process struct {
 	*exec.Cmd
 	mu     sync.Mutex
-	log    bytes.Buffer  // the standard error so far
-	lines  chan string   // and its lines, as they come
-	ended  chan struct{} // closed when the process has ended, as waited says
+	log    bytes.Buffer   // the standard error so far
+	lines  chan string    // and its lines, as they come
+	read   sync.WaitGroup // of the standard error: Wait would close it
+	ended  chan struct{}  // closed when the process has ended, as waited says
 	waited error
 }
 
@@ -64,7 +65,7 @@ func startProgram(t *testing.T, command *exec.Cmd) *process {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go p.read(stderr)
+	p.read.Go(func() { p.readLog(stderr) })
 	p.wait()
 	t.Cleanup(func() {
 		_ = p.Process.Kill() // where the test has not waited for its end
@@ -83,11 +84,12 @@ func (p *process) wait() {
 	p.ended = make(chan struct{})
 	go func() {
 		defer close(p.ended)
+		p.read.Wait()
 		p.waited = p.Wait()
 	}()
 }
 
-func (p *process) read(stderr io.Reader) {
+func (p *process) readLog(stderr io.Reader) {
 	defer close(p.lines)
 	in := bufio.NewScanner(stderr)
 	for in.Scan() {
