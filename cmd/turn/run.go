@@ -121,7 +121,10 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	}
 	config.Observer = observers
 	if !c.Quiet {
-		config.Observer = append(observers, beginning{func(owed collect.Owed) { c.logStart(logger, target, policy, shard, owed) }})
+		config.Observer = append(observers, beginning{func(owed collect.Owed) {
+			c.logStart(logger, target, policy, shard, owed)
+			c.warnOfTools(logger, target, owed)
+		}})
 		if !isRegular(c.Dataset) {
 			logger.Info().Str("dataset", c.Dataset).Msg(waitingForDataset)
 		}
@@ -305,6 +308,14 @@ func checkOutput(output, hint string) error {
 		return usage(hint, "the output %s has the name of a file that belongs to another output", output)
 	}
 	return nil
+}
+
+// warnOfTools warns of what an agent will fail for: that it is offered tools and
+// nobody has said how it may call them.
+func (c *runCommand) warnOfTools(logger zerolog.Logger, target *runTarget, owed collect.Owed) {
+	if owed.Tools && target.limits != nil && len(c.ToolTransport) == 0 {
+		logger.Warn().Msg("rows offer the agent tools, and no --tool-transport says how it may call those of the resources server")
+	}
 }
 
 // check reports flags that do not go together.

@@ -38,7 +38,7 @@ func TestAnOutputOfNeMoGymIsResumed(t *testing.T) {
 	if diff := cmp.Diff([]string{"2-0-a1", "2-1-a1", "3-0-a1", "3-1-a1"}, s.played()); diff != "" {
 		t.Errorf("attempts (-want +got):\n%s", diff)
 	}
-	if summary.Owed != (collect.Owed{Rollouts: 8, Tasks: 4, Repeats: 2, Servers: 1, Done: 4, Tried: 4}) || summary.Done != 8 || summary.Failed != 0 || mean(summary) != 1.0 || len(*notes) != 0 {
+	if summary.Owed != (collect.Owed{Rollouts: 8, Tasks: 4, Repeats: 2, Servers: 1, Tools: true, Done: 4, Tried: 4}) || summary.Done != 8 || summary.Failed != 0 || mean(summary) != 1.0 || len(*notes) != 0 {
 		t.Errorf("summary %+v with mean %v, notes %q; want 8 done", summary, mean(summary), *notes)
 	}
 	after := b.snapshot(t)

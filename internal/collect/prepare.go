@@ -45,6 +45,9 @@ type Owed struct {
 	Tasks    int
 	Repeats  int // the most rollouts that one task has
 
+	// Tools says that the first row offers the agent tools.
+	Tools bool
+
 	// Done is how many of the rollouts have a result of an earlier run, Tried how
 	// many have none and failed attempts.
 	Done, Tried int
@@ -125,6 +128,9 @@ func (p *preparation) copyRow(line []byte, number int) error {
 			return err
 		}
 	}
+	if p.owed.Rollouts == 0 {
+		p.owed.Tools = offersTools(row.Request.Params)
+	}
 	repeats := max(p.config.Repeats, 1)
 	if row.RolloutID != "" && repeats > 1 {
 		return fmt.Errorf("the row has a rollout id of its own, _ng_rollout_id %q, so that it cannot be repeated", row.RolloutID)
@@ -139,6 +145,13 @@ func (p *preparation) copyRow(line []byte, number int) error {
 		}
 	}
 	return nil
+}
+
+// offersTools reports whether responses_create_params offers any tools.
+func offersTools(params []byte) bool {
+	fields, _ := rawjson.ParseObject(params) // it has been found to be an object
+	tools := fields.Present("tools")
+	return tools != nil && !rawjson.IsEmpty(tools)
 }
 
 // read reads a row as this run has it: with its taskset and its parameters.
