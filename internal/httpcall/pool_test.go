@@ -19,8 +19,8 @@ import (
 )
 
 // Refused calls, broken ones and re-sends leave the pool alone: 64 callers need 64
-// connections, however many calls they make (style.md's trap of the retry
-// library).
+// connections, however many calls they make. (The retry library would close all idle
+// ones after each call that ends in an error.)
 func TestRefusalsOpenNoConnections(t *testing.T) {
 	const callers, calls = 64, 50
 	for rule, name := range ruleNames {
