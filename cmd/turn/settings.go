@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,21 +11,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// settings are those of a configuration file. They give way to flags and to
-// environment variables.
-type settings struct {
-	file   string
-	values map[string]any
-}
+// settings are the values of a configuration file, by their names. They give way to
+// flags and to environment variables. Their errors do not name the file: who has them
+// applied does.
+type settings map[string]any
 
 func readSettings(file string) (settings, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return settings{}, fmt.Errorf("configuration: %w", err)
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	s := settings{file: file}
-	if err := yaml.Unmarshal(text, &s.values); err != nil {
-		return settings{}, fmt.Errorf("configuration %s: %w", file, err)
+	var s map[string]any // of settings, yaml would make nested maps settings too
+	if err := yaml.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", file, err)
 	}
 	return s, nil
 }
@@ -37,7 +36,7 @@ func (s settings) Validate(app *kong.Application) error {
 	delete(known, "config") // a file does not name another, nor ask for help
 	delete(known, "help")
 	var unknown []string
-	for name := range s.values {
+	for name := range s {
 		switch dashed := strings.ReplaceAll(name, "_", "-"); {
 		case known[name]:
 		case known[dashed]:
@@ -50,7 +49,7 @@ func (s settings) Validate(app *kong.Application) error {
 		return nil
 	}
 	slices.Sort(unknown)
-	return fmt.Errorf("configuration %s: no such setting: %s", s.file, strings.Join(unknown, ", "))
+	return fmt.Errorf("no such setting: %s", strings.Join(unknown, ", "))
 }
 
 func addFlagNames(node *kong.Node, known map[string]bool) {
@@ -69,7 +68,7 @@ func (s settings) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, 
 			return nil, nil
 		}
 	}
-	switch value := s.values[flag.Name].(type) {
+	switch value := s[flag.Name].(type) {
 	case nil, string, bool:
 		return value, nil
 	case []any:
@@ -79,7 +78,7 @@ func (s settings) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, 
 		}
 		return texts, nil
 	case map[string]any:
-		return nil, fmt.Errorf("configuration %s: want one value or a list", s.file)
+		return nil, errors.New("want one value or a list")
 	default:
 		return fmt.Sprint(value), nil
 	}
