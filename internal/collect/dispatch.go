@@ -48,6 +48,11 @@ func (c *collector) begin(ctx context.Context) {
 		if !ok {
 			return
 		}
+		if c.summary.Attempts == 0 {
+			if c.broken = c.dropMetrics(); c.broken != nil {
+				return
+			}
+		}
 		c.start(ctx, r, t)
 	}
 }

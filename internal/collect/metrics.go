@@ -39,13 +39,16 @@ type metrics struct {
 	// failuresAsZero has failed rollouts be samples with a reward of 0 in statistics
 	// of our own.
 	failuresAsZero bool
-	note           func(string)
+	// there says that the file has metrics of these results already. They stay unless
+	// there are better ones: they may have taken the place of a server's that was away.
+	there bool
+	note  func(string)
 }
 
 // write writes one entry for each environment server: the source's metrics, or
 // statistics of our own where there is no source, or it fails, which is noted. When
 // ctx ends before they are there, none are written: whoever stops a run does not
-// wait for its metrics.
+// wait for its metrics. written says that the file has metrics of these results.
 func (m metrics) write(ctx context.Context) (written bool, err error) {
 	servers, err := serversOf(m.files.Rollouts)
 	if err != nil {
@@ -54,11 +57,16 @@ func (m metrics) write(ctx context.Context) (written bool, err error) {
 	entries := []byte{'['}
 	for _, server := range servers {
 		reply, err := m.ask(ctx, server)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && m.there:
+			return true, nil
+		case ctx.Err() != nil:
 			m.note("the run ended before its metrics were there: turn aggregate computes them from " + m.files.Rollouts)
 			return false, nil
-		}
-		if err != nil {
+		case err != nil && m.there:
+			m.note(fmt.Sprintf("%v: %s stays as it was", err, m.files.Aggregate))
+			return true, nil
+		case err != nil:
 			m.note(fmt.Sprintf("%v: %s has the statistics of this program instead", err, m.files.Aggregate))
 		}
 		if reply == nil {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -55,20 +57,57 @@ func (b *bench) left(t *testing.T, results, failed string) {
 	_ = os.Remove(b.files().Aggregate) // where there is one
 }
 
-// The metrics of a complete output stay when there is nothing left to do, whoever is
-// there to ask; those of one that has changed do not.
-func TestTheMetricsOfACompleteOutputStay(t *testing.T) {
-	b := onStage(t, flat(2), atOnce(nil))
-	b.run(t)
-	writeFile(t, b.files().Aggregate, "the verifier's own")
-	b.config.Resume = true
-	if summary := b.run(t); !summary.Aggregated || read(t, b.files().Aggregate) != "the verifier's own" {
-		t.Errorf("summary %+v, metrics %q, want what was there", summary, read(t, b.files().Aggregate))
+// The metrics of an output to which nothing is added stay when nobody is there to
+// compute them anew: they may be a server's. Those of one that has changed do not.
+func TestMetricsOfAnOutputThatStaysAsItIs(t *testing.T) {
+	failed := func(r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "1-0") {
+			return nil, refusal()
+		}
+		return nil, nil
 	}
-	b.config.Repeats = 2
-	b.run(t)
-	if got := read(t, b.files().Aggregate); !strings.HasPrefix(got, "[") {
-		t.Errorf("metrics %q after more results, want new ones", got)
+	const before = "the verifier's own"
+	for _, test := range []struct {
+		name   string
+		play   func(*episode.Request) (*episode.Result, *failures.Failure)
+		away   error // of whoever computes metrics
+		change func(*testing.T, *bench)
+		stays  bool
+		note   string
+	}{
+		{name: "somebody is there", change: func(*testing.T, *bench) {}},
+		{name: "nobody is there", away: errors.New("nobody"), change: func(*testing.T, *bench) {}, stays: true, note: "stays as it was"},
+		{name: "a rollout has failed too often", play: failed, away: errors.New("nobody"), change: func(*testing.T, *bench) {}, stays: true, note: "stays as it was"},
+		{name: "there are more results", away: errors.New("nobody"), change: func(_ *testing.T, b *bench) { b.config.Repeats = 2 }, note: "statistics of this program"},
+		{name: "the failure is tried again", play: failed, away: errors.New("nobody"), change: func(_ *testing.T, b *bench) { b.config.Policy.MaxAttempts = 9 }, note: "statistics of this program"},
+		{name: "somebody has changed the results", away: errors.New("nobody"), change: func(t *testing.T, b *bench) {
+			b.left(t, resultRow(0, 0, "1")+resultRow(1, 0, "0"), "")
+			writeFile(t, b.files().Aggregate, before)
+			later := time.Now().Add(time.Hour)
+			if err := os.Chtimes(b.files().Rollouts, later, later); err != nil {
+				t.Fatal(err)
+			}
+		}, note: "statistics of this program"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := onStage(t, flat(2), atOnce(test.play))
+			b.run(t)
+			writeFile(t, b.files().Aggregate, before)
+			test.change(t, b)
+			b.config.Resume = true
+			b.config.Target = asking{atOnce(test.play), func(context.Context, string, func() (io.ReadCloser, error)) ([]byte, error) {
+				return []byte(`{"agent_metrics":{"anew":1}}`), test.away
+			}}
+			notes := b.noted()
+			summary := b.run(t)
+			got := read(t, b.files().Aggregate)
+			if !summary.Aggregated || (got == before) != test.stays || strings.Contains(got, "anew") != (test.away == nil) {
+				t.Errorf("aggregated: %t, the metrics are %s", summary.Aggregated, got)
+			}
+			if said := strings.Join(*notes, "\n"); !strings.Contains(said, test.note) || (test.note == "") != (said == "") {
+				t.Errorf("notes %q, want %q", said, test.note)
+			}
+		})
 	}
 }
 

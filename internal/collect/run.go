@@ -133,10 +133,7 @@ func (c *collector) aggregate(ctx context.Context) error {
 	if isClosed(c.config.Drain) {
 		return nil
 	}
-	if _, err := os.Stat(c.files.Aggregate); err == nil { // there was nothing to do
-		c.summary.Aggregated = true
-		return nil
-	}
+	_, err := os.Stat(c.files.Aggregate)
 	stopped := make(chan struct{})
 	defer func() { cancel(); <-stopped }()
 	go func() {
@@ -153,6 +150,7 @@ func (c *collector) aggregate(ctx context.Context) error {
 		agent:          c.config.Agent,
 		source:         c.config.Target,
 		failuresAsZero: c.config.FailuresAsZero,
+		there:          err == nil,
 		note:           c.config.Note,
 	}.write(ctx)
 	c.summary.Aggregated = written
@@ -210,8 +208,10 @@ func (c *collector) prepare() (err error) {
 	if err := replace(next, c.files.Inputs); err != nil {
 		return err
 	}
-	if err := c.dropMetrics(); err != nil {
-		return err
+	if !c.config.Resume || isNewer(c.files.Rollouts, c.files.Aggregate) {
+		if err := c.dropMetrics(); err != nil {
+			return err
+		}
 	}
 	if c.queue.rows, err = openInputs(c.files.Inputs); err != nil {
 		return &OutputError{File: c.files.Inputs, Err: err}
@@ -220,12 +220,9 @@ func (c *collector) prepare() (err error) {
 	return nil
 }
 
-// dropMetrics takes the metrics of an earlier run away, unless they are of all that
-// is owed: nothing is left to do, and nobody has changed the results since.
+// dropMetrics takes the metrics of an earlier run away: there may be other results
+// from now on.
 func (c *collector) dropMetrics() error {
-	if c.summary.Owed.Done == c.summary.Owed.Rollouts && !isNewer(c.files.Rollouts, c.files.Aggregate) {
-		return nil
-	}
 	if err := os.Remove(c.files.Aggregate); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &OutputError{File: c.files.Aggregate, Err: err}
 	}
