@@ -81,6 +81,25 @@ func TestASecondSignalEndsARunAtOnce(t *testing.T) {
 	}
 }
 
+// Signals that come together are one: timeout(1) sends its to its command and to the
+// group that this is in. Of different ones none is lost on the way, so that this test
+// sends such.
+func TestSignalsThatComeTogether(t *testing.T) {
+	servers := scripted.New(t)
+	servers.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
+	args := append([]string{"run", flatRows(t, 4), "-o", filepath.Join(t.TempDir(), "r.jsonl"), "--grace", "0s"}, against(servers)...)
+	p := start(t, args...)
+	awaitCall(t, servers, scripted.Responses, 4)
+	p.signal(t, syscall.SIGTERM)
+	p.signal(t, syscall.SIGINT)
+	if status := p.awaitExit(t).ExitStatus(); status != 143 && status != 130 {
+		t.Errorf("ended with %d, want 143 or 130", status)
+	}
+	if got := countRoutes(servers); got[scripted.AgentClose] != 4 || got[scripted.CloseSession] != 4 {
+		t.Errorf("calls %v, want each session closed", got)
+	}
+}
+
 // One run owns an output at a time. Another one leaves it as it is, whatever it was
 // told to do with it, and may have it as soon as the owner is dead.
 func TestOneRunOwnsAnOutput(t *testing.T) {

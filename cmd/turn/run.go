@@ -14,7 +14,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/turn/episode"
 	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/progress"
@@ -121,7 +120,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	}
 	config.Observer = observers
 	if !c.Quiet {
-		config.Observer = append(observers, beginning{func(owed collect.Owed) {
+		config.Observer = append(observers, beginning{told: func(owed collect.Owed) {
 			c.logStart(logger, target, policy, shard, owed)
 			c.warnOfTools(logger, target, owed)
 		}})
@@ -406,13 +405,12 @@ func (c *runCommand) hintOnInput(input *collect.InputError) string {
 
 // beginning is told when a run has read its dataset and its first attempt is about
 // to begin.
-type beginning struct{ told func(collect.Owed) }
+type beginning struct {
+	collect.Unobserved
+	told func(collect.Owed)
+}
 
-func (b beginning) Prepared(owed collect.Owed)           { b.told(owed) }
-func (beginning) DoneBefore(float64, bool)               {}
-func (beginning) FailedBefore()                          {}
-func (beginning) Began(collect.Rollout, bool)            {}
-func (beginning) Ended(collect.Rollout, episode.Attempt) {}
+func (b beginning) Prepared(owed collect.Owed) { b.told(owed) }
 
 // status is the exit status of a run that came to its end.
 func (c *runCommand) status(stopped error, summary *collect.Summary) error {

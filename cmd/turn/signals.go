@@ -27,6 +27,11 @@ func stopSignals() []os.Signal {
 	return signals
 }
 
+// together is how soon after the first signal others are the same one: timeout(1)
+// sends it to its command and to the group that this is in, and so does many a
+// wrapper that passes on what its terminal has sent to both.
+const together = 50 * time.Millisecond
+
 // untilSignal returns a context that a stop signal ends, with a stopSignal as its
 // cause. The second signal ends the process at once, by us: what a signal does by
 // default is not the same for a program that a shell has started in the background.
@@ -39,6 +44,7 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		defer close(ended)
 		select {
 		case got := <-signals:
+			passOver(signals, together)
 			cancel(stopSignal{got.(syscall.Signal)})
 		case <-done:
 			return
@@ -55,6 +61,18 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		close(done)
 		<-ended
 		cancel(nil)
+	}
+}
+
+// passOver takes no notice of the signals of that long.
+func passOver(signals <-chan os.Signal, window time.Duration) {
+	over := time.After(window)
+	for {
+		select {
+		case <-signals:
+		case <-over:
+			return
+		}
 	}
 }
 

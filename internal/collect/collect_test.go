@@ -383,12 +383,10 @@ func TestARolloutThatIsStoppedBetweenItsAttemptsHasNotFailed(t *testing.T) {
 
 // A stopper stops a run when an attempt has failed.
 type stopper struct {
-	collect.Observer
+	collect.Unobserved
 	stop func()
 }
 
-func (s *stopper) Prepared(collect.Owed)                  {}
-func (s *stopper) Began(collect.Rollout, bool)            {}
 func (s *stopper) Ended(collect.Rollout, episode.Attempt) { s.stop() }
 
 // What one run owed may be another's dataset, repeats and all.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // An InputError is something wrong with a dataset, at a line where there is one.
@@ -42,8 +43,11 @@ func openDataset(name string, stdin io.Reader, drain <-chan struct{}) (io.ReadCl
 	if err != nil {
 		return nil, err
 	}
+	if info.IsDir() {
+		return nil, syscall.EISDIR
+	}
 	var dataset io.ReadCloser
-	if open := func() (io.Reader, error) { return os.Open(name) }; info.Mode().IsRegular() || info.IsDir() {
+	if open := func() (io.Reader, error) { return os.Open(name) }; info.Mode().IsRegular() {
 		dataset, err = os.Open(name)
 	} else {
 		dataset = untilDrained(open, drain)

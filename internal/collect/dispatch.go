@@ -22,7 +22,6 @@ func (c *collector) run(ctx context.Context) error {
 	for {
 		c.begin(ctx)
 		if c.broken != nil {
-			c.stopped = true
 			giveUp(notKept(c.broken))
 		}
 		if c.inFlight == 0 && (c.stopped || c.queue.empty()) {
@@ -39,19 +38,17 @@ func notKept(err error) *failures.Stop {
 
 // begin starts attempts while there is room and something to start.
 func (c *collector) begin(ctx context.Context) {
-	for c.broken == nil && !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
+	for !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
 		r, t, ok, err := c.next()
+		if err == nil && ok && c.summary.Attempts == 0 {
+			err = c.dropMetrics()
+		}
 		if err != nil {
 			c.broken = err
-			return
+			continue
 		}
 		if !ok {
 			return
-		}
-		if c.summary.Attempts == 0 {
-			if c.broken = c.dropMetrics(); c.broken != nil {
-				return
-			}
 		}
 		c.start(ctx, r, t)
 	}
@@ -59,9 +56,13 @@ func (c *collector) begin(ctx context.Context) {
 
 // stops reports whether no attempt begins any more.
 func (c *collector) stops(ctx context.Context) bool {
-	if !c.stopped {
-		now := time.Now()
-		c.stopped = c.runsOut(now) || c.givesUp(now) || ctx.Err() != nil || isClosed(c.config.Drain)
+	if c.stopped {
+		return true
+	}
+	now := time.Now()
+	c.stopped = c.broken != nil || c.runsOut(now) || c.givesUp(now) || ctx.Err() != nil || isClosed(c.config.Drain)
+	if c.stopped {
+		c.config.Observer.Ending()
 	}
 	return c.stopped
 }

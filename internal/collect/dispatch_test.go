@@ -297,6 +297,51 @@ func TestADrainedRun(t *testing.T) {
 	}
 }
 
+// An endings counts how often it is told that no further attempt begins, and those
+// that begin after that.
+type endings struct {
+	collect.Unobserved
+	told, late int
+}
+
+func (e *endings) Ending() { e.told++ }
+func (e *endings) Began(collect.Rollout, bool) {
+	if e.told > 0 {
+		e.late++
+	}
+}
+
+// Whoever watches a run is told once that it does not go on, and never when it does.
+func TestTheEndingOfARun(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*collect.Config)
+		told   int
+	}{
+		"to the end":         {func(*collect.Config) {}, 0},
+		"drained":            {func(c *collect.Config) { c.Drain = afterwards(2500 * time.Millisecond) }, 1},
+		"out of time":        {func(c *collect.Config) { c.Deadline = time.Now().Add(2500 * time.Millisecond) }, 1},
+		"the output is gone": {func(c *collect.Config) { time.AfterFunc(2500*time.Millisecond, func() { _ = os.Remove(c.Output) }) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watch := &endings{}
+			playTo(t, 9, &stage{}, func(c *collect.Config) {
+				c.Concurrency, c.Observer = 2, watch
+				test.change(c)
+			}, func(error, time.Duration) {})
+			if watch.told != test.told || watch.late != 0 {
+				t.Errorf("told %d times, and %d attempts began after that; want %d and none", watch.told, watch.late, test.told)
+			}
+		})
+	}
+}
+
+// afterwards is closed after a while.
+func afterwards(while time.Duration) <-chan struct{} {
+	done := make(chan struct{})
+	time.AfterFunc(while, func() { close(done) })
+	return done
+}
+
 // A run that is drained while all it has left waits ends at once.
 func TestADrainEndsAWait(t *testing.T) {
 	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) { return nil, refusal() }}

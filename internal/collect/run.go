@@ -81,15 +81,21 @@ type Observer interface {
 	// line could not be written, has none, and a failure that says so (CutShort). Its
 	// Again says that the rollout waits for another.
 	Ended(r Rollout, attempt episode.Attempt)
+	// Ending is told once, when no further attempt begins although some are owed: the
+	// run was stopped, or cannot go on.
+	Ending()
 }
 
-type nobody struct{}
+// Unobserved is an [Observer] that does nothing. Whoever wants to be told of some
+// events only embeds it.
+type Unobserved struct{}
 
-func (nobody) Prepared(Owed)                  {}
-func (nobody) DoneBefore(float64, bool)       {}
-func (nobody) FailedBefore()                  {}
-func (nobody) Began(Rollout, bool)            {}
-func (nobody) Ended(Rollout, episode.Attempt) {}
+func (Unobserved) Prepared(Owed)                  {}
+func (Unobserved) DoneBefore(float64, bool)       {}
+func (Unobserved) FailedBefore()                  {}
+func (Unobserved) Began(Rollout, bool)            {}
+func (Unobserved) Ended(Rollout, episode.Attempt) {}
+func (Unobserved) Ending()                        {}
 
 // Run runs the dataset and returns what came out. It stops early, with an error,
 // when the dataset has a fault (*[InputError]), when there is an earlier output
@@ -104,7 +110,7 @@ func (nobody) Ended(Rollout, episode.Attempt) {}
 // every session is closed and every line on disk.
 func Run(ctx context.Context, config Config) (*Summary, error) {
 	if config.Observer == nil {
-		config.Observer = nobody{}
+		config.Observer = Unobserved{}
 	}
 	if config.Note == nil {
 		config.Note = func(string) {}

@@ -20,17 +20,13 @@ import (
 
 // A reader looks for the line of each attempt that it is told of.
 type reader struct {
+	collect.Unobserved
 	t       *testing.T
 	files   collect.Files
 	results string // as far as they were read
 	failed  string
 	told    int
 }
-
-func (r *reader) Prepared(collect.Owed)       {}
-func (r *reader) DoneBefore(float64, bool)    {}
-func (r *reader) FailedBefore()               {}
-func (r *reader) Began(collect.Rollout, bool) {}
 
 func (r *reader) Ended(rollout collect.Rollout, attempt episode.Attempt) {
 	r.told++

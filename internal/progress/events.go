@@ -18,6 +18,7 @@ import (
 // Each object has "event" and "time". A number that is not there is unknown: a mean
 // reward where nothing is scored.
 type Events struct {
+	collect.Unobserved
 	out   io.Writer
 	meter *Meter
 
@@ -71,6 +72,7 @@ type countsJSON struct {
 	InFlight   int            `json:"in_flight"`
 	Waiting    int            `json:"waiting"`
 	Retries    int            `json:"retries"`
+	Ending     bool           `json:"ending"`
 	Scored     int            `json:"scored"`
 	MeanReward *float64       `json:"mean_reward,omitempty"`
 	Rate       float64        `json:"rollouts_per_second"`
@@ -82,15 +84,6 @@ type countsJSON struct {
 func (e *Events) Prepared(owed collect.Owed) {
 	e.write(preparedEvent{now("prepared"), owed.Rollouts, owed.Tasks, owed.Repeats})
 }
-
-// DoneBefore writes nothing: what earlier runs have left is in the progress.
-func (e *Events) DoneBefore(float64, bool) {}
-
-// FailedBefore writes nothing.
-func (e *Events) FailedBefore() {}
-
-// Began writes nothing.
-func (e *Events) Began(collect.Rollout, bool) {}
 
 // Ended writes an attempt that has ended.
 func (e *Events) Ended(r collect.Rollout, attempt episode.Attempt) {
@@ -124,7 +117,7 @@ func (e *Events) Progress(at time.Time) {
 func countsAsJSON(c Counts) countsJSON {
 	out := countsJSON{
 		Owed: c.Owed, Done: c.Done, Masked: c.Masked, Failed: c.Failed,
-		InFlight: c.InFlight, Waiting: c.Waiting, Retries: c.Retries,
+		InFlight: c.InFlight, Waiting: c.Waiting, Retries: c.Retries, Ending: c.Ending,
 		Scored: c.Scored, MeanReward: finite(c.Mean), Rate: c.Rate, Kinds: c.Kinds,
 	}
 	if c.Left >= 0 {
@@ -199,5 +192,12 @@ func (o Observers) Began(r collect.Rollout, again bool) {
 func (o Observers) Ended(r collect.Rollout, attempt episode.Attempt) {
 	for _, observer := range o {
 		observer.Ended(r, attempt)
+	}
+}
+
+// Ending tells all.
+func (o Observers) Ending() {
+	for _, observer := range o {
+		observer.Ending()
 	}
 }

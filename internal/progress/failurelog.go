@@ -9,19 +9,10 @@ import (
 
 // A FailureLog logs each failed attempt, one line each, as a driver of ours does: for
 // runs that others drive. It is a [collect.Observer].
-type FailureLog struct{ Logger zerolog.Logger }
-
-// Prepared logs nothing.
-func (FailureLog) Prepared(collect.Owed) {}
-
-// DoneBefore logs nothing.
-func (FailureLog) DoneBefore(float64, bool) {}
-
-// FailedBefore logs nothing.
-func (FailureLog) FailedBefore() {}
-
-// Began logs nothing.
-func (FailureLog) Began(collect.Rollout, bool) {}
+type FailureLog struct {
+	collect.Unobserved
+	Logger zerolog.Logger
+}
 
 // Ended logs an attempt that has failed.
 func (l FailureLog) Ended(r collect.Rollout, attempt episode.Attempt) {

@@ -29,6 +29,7 @@ type Meter struct {
 	kinds   map[string]int // of the rollouts without a result
 	began   time.Time      // the first attempt of this run
 	settled int            // in this run
+	ending  bool           // no further attempt begins
 }
 
 // Counts are how a run stands.
@@ -47,9 +48,19 @@ type Counts struct {
 	// Rate is how many rollouts a second this run settles; 0 when it has settled
 	// none.
 	Rate float64
-	// Left is the time that the rest takes at this rate; negative when nobody knows.
-	Left  time.Duration
-	Kinds map[string]int // rollouts without a result, by kind, or stage where there is none
+	// Left is the time that the rest takes at this rate; negative when nobody knows, or
+	// the rest is not for this run to do.
+	Left time.Duration
+	// Ending says that no further attempt begins.
+	Ending bool
+	Kinds  map[string]int // rollouts without a result, by kind, or stage where there is none
+}
+
+// Ending tells that no further attempt begins.
+func (m *Meter) Ending() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ending = true
 }
 
 // Prepared sets what is owed.
@@ -149,12 +160,14 @@ func (m *Meter) Counts(now time.Time) Counts {
 	defer m.mu.Unlock()
 	c := m.counts
 	c.Kinds = maps.Clone(m.kinds)
-	c.Mean, c.Left = math.NaN(), -1
+	c.Mean, c.Left, c.Ending = math.NaN(), -1, m.ending
 	if c.Scored > 0 && !math.IsInf(m.rewards, 0) {
 		c.Mean = m.rewards / float64(c.Scored)
 	}
 	if elapsed := now.Sub(m.began); m.settled > 0 && elapsed > 0 {
 		c.Rate = float64(m.settled) / elapsed.Seconds()
+	}
+	if c.Rate > 0 && !m.ending {
 		seconds := float64(c.Owed-c.Done-c.Failed) / c.Rate
 		c.Left = time.Duration(min(seconds*float64(time.Second), math.MaxInt64/2))
 	}
@@ -194,9 +207,12 @@ func (m *Meter) parts(now time.Time) []part {
 	}
 	parts := []part{{text: fmt.Sprintf("%d/%d", c.Done+c.Failed, c.Owed)}, {text: fmt.Sprintf("%d in flight", c.InFlight)}}
 	say := func(format string, args ...any) { parts = append(parts, part{text: fmt.Sprintf(format, args...)}) }
-	if c.InFlight == 0 && c.Done+c.Failed == c.Owed {
+	switch {
+	case c.Ending:
+		say("stopping")
+	case c.InFlight == 0 && c.Done+c.Failed == c.Owed:
 		say("asking for metrics")
-	} else if c.Rate > 0 {
+	case c.Rate > 0:
 		say("%.1f/s", c.Rate)
 		say("ETA %s", eta(c.Left))
 	}

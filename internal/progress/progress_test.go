@@ -104,6 +104,12 @@ func TestTheLineOfAMeter(t *testing.T) {
 			m.FailedBefore()
 			one(m, scored(1))
 		}, "4/10 · 0 in flight · 0.1/s · ETA 1m0s · reward 0.500 (2) · 1 masked · 1 failed (failed before 1)"},
+		{"stopping: what is left takes no time", func(m *progress.Meter) { one(m, scored(1)); m.Ending() }, "1/10 · 0 in flight · stopping · reward 1.000 (1)"},
+		{"all settled", func(m *progress.Meter) {
+			for range 10 {
+				one(m, scored(1))
+			}
+		}, "10/10 · 0 in flight · asking for metrics · reward 1.000 (10)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -275,13 +281,16 @@ func TestEventsForAMachine(t *testing.T) {
 		both.Began(r, false)
 		both.Ended(r, episode.Attempt{Reply: episode.Reply{Failure: &failures.Failure{Reason: "stopped", Err: context.Canceled}}})
 		e.Progress(time.Now())
+		both.Ending()
+		e.Progress(time.Now())
 		want := []string{
 			`{"event":"prepared","repeats":2,"rollouts":4,"tasks":2}`,
-			`{"done":1,"event":"progress","failed":0,"in_flight":0,"masked":0,"mean_reward":0.5,"owed":4,"retries":0,"rollouts_per_second":0,"scored":1,"waiting":0}`,
+			`{"done":1,"ending":false,"event":"progress","failed":0,"in_flight":0,"masked":0,"mean_reward":0.5,"owed":4,"retries":0,"rollouts_per_second":0,"scored":1,"waiting":0}`,
 			`{"again":true,"attempt":0,"elapsed_seconds":1.5,"event":"failure","kind":"verifier_error","reason":"x","rollout_index":1,"stage":"seed","task_id":{"task_id":"b","taskset":"a"},"task_index":3,"terminal":false}`,
 			`{"attempt":1,"elapsed_seconds":0,"event":"result","masked":true,"reward":1,"rollout_index":1,"task_id":{"task_id":"b","taskset":"a"},"task_index":3}`,
 			`{"attempt":0,"elapsed_seconds":0,"event":"given_up","reason":"stopped","rollout_index":1,"task_id":{"task_id":"b","taskset":"a"},"task_index":3}`,
-			`{"done":2,"eta_seconds":2,"event":"progress","failed":0,"in_flight":0,"masked":1,"mean_reward":0.5,"owed":4,"retries":1,"rollouts_per_second":1,"scored":1,"waiting":0}`,
+			`{"done":2,"ending":false,"eta_seconds":2,"event":"progress","failed":0,"in_flight":0,"masked":1,"mean_reward":0.5,"owed":4,"retries":1,"rollouts_per_second":1,"scored":1,"waiting":0}`,
+			`{"done":2,"ending":true,"event":"progress","failed":0,"in_flight":0,"masked":1,"mean_reward":0.5,"owed":4,"retries":1,"rollouts_per_second":1,"scored":1,"waiting":0}`,
 		}
 		if diff := cmp.Diff(want, events(t, out.String())); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
