@@ -455,6 +455,74 @@ func TestARunKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
+// A run that is killed while it still prepares has changed nothing: what an earlier
+// run has left is as it was, and what is half written is nobody's in the next run.
+func TestARunKilledWhileItPrepares(t *testing.T) {
+	servers, e := scripted.New(t), errands{20}
+	dataset := e.write(t)
+	rows, err := os.ReadFile(dataset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name  string
+		first []string // an earlier run; nil: there is none
+		again []string // the one that is killed, and after it another
+	}{
+		{"a new output", nil, nil},
+		{"one that is resumed", []string{"--limit", "7"}, []string{"--resume"}},
+		{"one that is replaced", []string{"--limit", "7"}, []string{"--overwrite"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tr := newTrial(t, e, dataset, servers, append(against(servers), "--taskset", "errands")...)
+			if test.first != nil {
+				start(t, append(tr.args, test.first...)...).wantExit(t, 0)
+			}
+			dir := filepath.Dir(tr.out)
+			before := filesIn(t, dir)
+			args := append(slices.Clone(tr.args), test.again...)
+			args[1] = "-"
+			half := collect.FilesOf(tr.out).Inputs + ".next"
+			killWhileItReads(t, half, rows, args)
+			after := filesIn(t, dir)
+			if after[filepath.Base(half)] == "" {
+				t.Error("it was killed before it had written anything")
+			}
+			delete(after, filepath.Base(half))
+			if test.first == nil {
+				before = map[string]string{"r.jsonl": ""} // which is what it is locked by
+			}
+			if diff := gocmp.Diff(before, after); diff != "" {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+			start(t, append(tr.args, test.again...)...).wantExit(t, 0)
+			tr.complete(t)
+		})
+	}
+}
+
+// killWhileItReads starts a run that reads rows from its standard input, and kills it
+// when it has written some of what they owe and waits for more.
+func killWhileItReads(t *testing.T, half string, rows []byte, args []string) {
+	t.Helper()
+	stdin, dataset, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(stdin.Close(), dataset.Close()) }()
+	p := startWith(t, stdin, args...)
+	p.awaitLog(t, waitingForDataset)
+	enough := bytes.Repeat(rows, 1<<20/len(rows)) // more than is held back before it is written
+	if _, err := dataset.Write(enough); err != nil {
+		t.Fatal(err)
+	}
+	moment{after: time.Minute, size: 1}.come(half, p.ended)
+	p.signal(t, syscall.SIGKILL)
+	if status := p.awaitExit(t); !status.Signaled() {
+		t.Errorf("ended with %v before it was killed", status)
+	}
+}
+
 // tear has a file of lines end within one, as a power failure may leave it: the
 // moment for that is short, and a busy machine misses it. It returns false where the
 // file ends so already, or has no line.
