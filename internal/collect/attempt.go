@@ -17,9 +17,14 @@ type attempt struct {
 	err error // its line could not be written
 }
 
-// start has an attempt driven, and its line written.
-func (c *collector) start(ctx context.Context, r rollout, t turn) {
-	r.request.EpisodeID.Attempt = int64(t.attempts)
+// start has an attempt driven, and its line written. The line of the inputs is that
+// of its rollout.
+func (c *collector) start(ctx context.Context, line input, t turn) error {
+	request, err := c.queue.rows.request(line)
+	if err != nil {
+		return err
+	}
+	request.EpisodeID.Attempt = int64(t.attempts)
 	c.inFlight++
 	c.summary.Attempts++
 	again := t.retry
@@ -27,14 +32,15 @@ func (c *collector) start(ctx context.Context, r rollout, t turn) {
 		c.summary.Retries++
 	}
 	t.retry = true
-	c.config.Observer.Began(rolloutOf(r.request.TaskID, t.key), again)
+	c.config.Observer.Began(rolloutOf(request.TaskID, t.key), again)
 	go func() {
 		began := time.Now()
-		reply := c.attempt(ctx, r.request)
+		reply := c.attempt(ctx, request)
 		ended := attempt{turn: t, Attempt: episode.Attempt{Reply: reply, Took: time.Since(began)}}
 		ended.err = c.write(ended)
 		c.ended <- ended
 	}()
+	return nil
 }
 
 // attempt has the target drive an attempt. A bug in it is the attempt's failure.

@@ -39,18 +39,17 @@ func notKept(err error) *failures.Stop {
 // begin starts attempts while there is room and something to start.
 func (c *collector) begin(ctx context.Context) {
 	for !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
-		r, t, ok, err := c.next()
-		if err == nil && ok && c.summary.Attempts == 0 {
-			err = c.dropMetrics()
-		}
-		if err != nil {
-			c.broken = err
-			continue
-		}
-		if !ok {
+		line, t, ok, err := c.next()
+		if err == nil && !ok {
 			return
 		}
-		c.start(ctx, r, t)
+		if err == nil && c.summary.Attempts == 0 {
+			err = c.dropMetrics()
+		}
+		if err == nil {
+			err = c.start(ctx, line, t)
+		}
+		c.broken = err // nothing else has broken, or none would begin
 	}
 }
 
@@ -71,41 +70,40 @@ func (c *collector) stops(ctx context.Context) bool {
 // begun, or one whose time to be tried again has come when there is no such row.
 //
 // While the server cannot be reached, rows are held back.
-func (c *collector) next() (rollout, turn, bool, error) {
+func (c *collector) next() (line input, t turn, ok bool, err error) {
 	now := time.Now()
 	for !c.outage.holds(now) {
-		r, ok, err := c.queue.row()
+		line, ok, err := c.queue.row()
 		if err != nil {
-			return rollout{}, turn{}, false, err
+			return input{}, turn{}, false, err
 		}
 		if !ok {
 			break
 		}
-		if limit, owed := c.owes(r); owed {
+		if limit, owed := c.owes(line.key); owed {
 			c.outage.probed(now)
-			return r, turn{key: r.key, place: place{r.start, r.size}, attempts: int(c.past.failures[r.key].attempts), limit: limit}, true, nil
+			return line, turn{key: line.key, place: line.place, attempts: int(c.past.failures[line.key].attempts), limit: limit}, true, nil
 		}
 		if isClosed(c.config.Drain) {
-			return rollout{}, turn{}, false, nil
+			return input{}, turn{}, false, nil
 		}
 	}
-	t, ok := c.queue.due(now)
-	if !ok {
-		return rollout{}, turn{}, false, nil
+	if t, ok = c.queue.due(now); !ok {
+		return input{}, turn{}, false, nil
 	}
-	r, err := c.queue.rows.again(t.place.start, t.place.size)
-	return r, t, err == nil, err
+	line, err = c.queue.rows.at(t.place)
+	return line, t, err == nil, err
 }
 
 // owes reports whether a rollout is still to be driven, and how many attempts it
 // may have had then. One that an earlier run has settled is counted.
-func (c *collector) owes(r rollout) (limit int, owed bool) {
-	if result, done := c.past.results[r.key]; done {
-		c.summary.addResult(r.key.task, result)
+func (c *collector) owes(k key) (limit int, owed bool) {
+	if result, done := c.past.results[k]; done {
+		c.summary.addResult(k.task, result)
 		c.config.Observer.DoneBefore(result.reward, result.masked)
 		return 0, false
 	}
-	before, group := c.past.failed(r.key)
+	before, group := c.past.failed(k)
 	limit = c.config.Policy.Attempts()
 	if before.terminal {
 		limit = 0
@@ -116,7 +114,7 @@ func (c *collector) owes(r rollout) (limit int, owed bool) {
 	if int(before.attempts) < limit {
 		return limit, true
 	}
-	c.summary.addFailure(r.key.task, group.FailureGroup, group.example, before.terminal)
+	c.summary.addFailure(k.task, group.FailureGroup, group.example, before.terminal)
 	c.config.Observer.FailedBefore()
 	return 0, false
 }

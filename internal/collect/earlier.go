@@ -22,9 +22,6 @@ type earlier struct {
 	ahead   map[key]place
 }
 
-// A place is that of a line in a file.
-type place struct{ start, size int64 }
-
 // resume opens the inputs of an earlier run, for comparison.
 func resume(path string, p past, note func(string)) (*earlier, error) {
 	e := &earlier{past: p, note: note, ahead: map[key]place{}}
@@ -43,23 +40,29 @@ func (e *earlier) close() {
 }
 
 // checkSame refuses a row whose results of an earlier run are those of another:
-// they would be taken for its own.
-func (e *earlier) checkSame(k key, now *episode.Request) error {
-	if e == nil {
+// they would be taken for its own. line is what is about to be written of it.
+func (e *earlier) checkSame(k key, now *episode.Request, line rawjson.Body) error {
+	if e == nil || e.inputs == nil || !e.past.knows(k) {
 		return nil
 	}
-	if e.inputs == nil || !e.past.knows(k) {
+	found, there, err := e.find(k)
+	if err != nil {
+		return err
+	}
+	if !there {
+		e.unknown++
 		return nil
 	}
-	before, found, err := e.find(k)
+	if line.Is(found.text) { // as it is when we have written it; it need not be read
+		return nil
+	}
+	before, err := e.inputs.request(found)
 	switch {
 	case err != nil:
 		return err
-	case !found:
-		e.unknown++
-	case before.request.TaskID != now.TaskID:
-		return &ChangedError{What: fmt.Sprintf("task %s (index %d) was %s when the output was begun: the dataset has changed, or the taskset of its rows (--taskset)", now.TaskID, k.task, before.request.TaskID)}
-	case !sameTask(before.request, now):
+	case before.TaskID != now.TaskID:
+		return &ChangedError{What: fmt.Sprintf("task %s (index %d) was %s when the output was begun: the dataset has changed, or the taskset of its rows (--taskset)", now.TaskID, k.task, before.TaskID)}
+	case !sameTask(before, now):
 		return &ChangedError{What: fmt.Sprintf("task %s (index %d) is not what it was when the output was begun: the dataset or a parameter has changed", now.TaskID, k.task)}
 	}
 	return nil
@@ -67,39 +70,39 @@ func (e *earlier) checkSame(k key, now *episode.Request) error {
 
 // find looks for a rollout in the inputs of the earlier run. Both runs have them in
 // the same order as a rule, so that it is the next one.
-func (e *earlier) find(k key) (rollout, bool, error) {
+func (e *earlier) find(k key) (found input, there bool, err error) {
 	if place, known := e.ahead[k]; known {
 		delete(e.ahead, k)
-		r, err := e.inputs.again(place.start, place.size)
-		return r, err == nil, err
+		found, err := e.inputs.at(place)
+		return found, err == nil, err
 	}
 	for {
-		r, err := e.next()
+		line, err := e.next()
 		if errors.Is(err, io.EOF) {
-			return rollout{}, false, nil
+			return input{}, false, nil
 		}
-		if err != nil || r.key == k {
-			return r, err == nil, err
+		if err != nil || line.key == k {
+			return line, err == nil, err
 		}
-		if e.past.knows(r.key) {
-			e.ahead[r.key] = place{r.start, r.size}
+		if e.past.knows(line.key) {
+			e.ahead[line.key] = line.place
 		}
 	}
 }
 
-// next is the next rollout of the earlier inputs. A last line that was cut off is
-// none: those inputs are about to be written anew.
-func (e *earlier) next() (rollout, error) {
-	r, err := e.inputs.next()
+// next is the next line of the earlier inputs. A last one that was cut off is none:
+// those inputs are about to be written anew.
+func (e *earlier) next() (input, error) {
+	line, err := e.inputs.next()
 	if !e.inputs.torn {
-		return r, err
+		return line, err
 	}
 	if e.told {
-		return rollout{}, io.EOF
+		return input{}, io.EOF
 	}
 	e.told = true
 	e.note(fmt.Sprintf("%s: left out a last line that was not whole", e.inputs.path))
-	return rollout{}, io.EOF
+	return input{}, io.EOF
 }
 
 // sameTask reports whether two requests are the same to an episode. Another

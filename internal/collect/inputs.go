@@ -11,13 +11,17 @@ import (
 	"example.com/turn/internal/rawjson"
 )
 
-// A rollout is one (task, rollout) that is owed.
-type rollout struct {
-	request *episode.Request
-	key     key
-	start   int64 // of its line in the materialised inputs, in bytes
-	size    int64
+// An input is a line of the materialised inputs, of which no more was read than the
+// rollout that it names: most are not looked into where nearly all is done.
+type input struct {
+	key    key
+	place  place
+	number int // of the line; 0: it was read by its place
+	text   []byte
 }
+
+// A place is that of a line in a file, in bytes.
+type place struct{ start, size int64 }
 
 // inputs reads materialised inputs.
 type inputs struct {
@@ -44,45 +48,50 @@ func (in *inputs) stillThere() error {
 
 func (in *inputs) close() { _ = in.file.Close() } // it was only read
 
-// next is the next rollout, io.EOF after the last.
-func (in *inputs) next() (rollout, error) {
-	line, err := in.lines.next()
+// next is the next line, io.EOF after the last.
+func (in *inputs) next() (input, error) {
+	text, err := in.lines.next()
 	if errors.Is(err, io.EOF) {
-		return rollout{}, err
+		return input{}, err
 	}
 	if err != nil {
-		return rollout{}, inputError(in.path, in.lines.number, err)
+		return input{}, inputError(in.path, in.lines.number, err)
 	}
-	r, err := parseInput(line)
+	k, err := keyIn(text)
 	if err != nil {
-		in.torn = in.lines.last && !rawjson.Valid(line)
-		return rollout{}, inputError(in.path, in.lines.number, err)
+		in.torn = in.lines.last && !rawjson.Valid(text)
+		return input{}, inputError(in.path, in.lines.number, err)
 	}
-	r.start, r.size = in.lines.start, in.lines.end-in.lines.start
-	return r, nil
+	return input{k, place{in.lines.start, in.lines.end - in.lines.start}, in.lines.number, text}, nil
 }
 
-// again is a rollout that was read before: many that wait need not be held.
-func (in *inputs) again(start, size int64) (rollout, error) {
-	line := make([]byte, size)
-	if _, err := in.file.ReadAt(line, start); err != nil {
-		return rollout{}, inputError(in.path, 0, err)
+// at is a line that was read before: many rollouts that wait need not be held.
+func (in *inputs) at(p place) (input, error) {
+	text := make([]byte, p.size)
+	if _, err := in.file.ReadAt(text, p.start); err != nil {
+		return input{}, inputError(in.path, 0, err)
 	}
-	r, err := parseInput(bytes.TrimSpace(line))
+	text = bytes.TrimSpace(bytes.TrimPrefix(text, byteOrderMark))
+	k, err := keyIn(text)
 	if err != nil {
-		return rollout{}, inputError(in.path, 0, fmt.Errorf("the line at byte %d is not what it was: %w", start, err))
+		return input{}, inputError(in.path, 0, fmt.Errorf("the line at byte %d is not what it was: %w", p.start, err))
 	}
-	r.start, r.size = start, size
-	return r, nil
+	return input{key: k, place: p, text: text}, nil
 }
 
-func parseInput(line []byte) (rollout, error) {
-	row, err := episode.ParseRow(line, episode.RowRules{})
+func keyIn(text []byte) (key, error) {
+	fields, err := rawjson.ParseObject(text)
 	if err != nil {
-		return rollout{}, err
+		return key{}, err
 	}
-	if row.TaskIndex == nil || row.RolloutIndex == nil {
-		return rollout{}, errors.New("the line lacks _ng_task_index or _ng_rollout_index")
+	return keyOf(fields)
+}
+
+// request is what a line asks for.
+func (in *inputs) request(e input) (*episode.Request, error) {
+	row, err := episode.ParseRow(e.text, episode.RowRules{})
+	if err != nil {
+		return nil, inputError(in.path, e.number, err)
 	}
-	return rollout{request: &row.Request, key: key{*row.TaskIndex, *row.RolloutIndex}}, nil
+	return &row.Request, nil
 }

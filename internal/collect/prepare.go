@@ -186,10 +186,11 @@ func (p *preparation) owe(row episode.Row, index int64, own *int64) error {
 	if err != nil {
 		return err
 	}
-	if err := p.earlier.checkSame(key{index, rollout}, &row.Request); err != nil {
+	line := inputLine(row, index, rollout, server)
+	if err := p.earlier.checkSame(key{index, rollout}, &row.Request, line); err != nil {
 		return err
 	}
-	if _, err := inputLine(row, index, rollout, server).WriteLineTo(p.out); err != nil {
+	if _, err := line.WriteLineTo(p.out); err != nil {
 		return &OutputError{File: p.path, Err: err}
 	}
 	p.servers[server] = true

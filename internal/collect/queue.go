@@ -28,16 +28,16 @@ type turn struct {
 }
 
 // row is the next row that has not begun.
-func (q *queue) row() (r rollout, ok bool, err error) {
+func (q *queue) row() (row input, ok bool, err error) {
 	if q.atEnd {
-		return rollout{}, false, nil
+		return input{}, false, nil
 	}
-	r, err = q.rows.next()
+	row, err = q.rows.next()
 	if errors.Is(err, io.EOF) {
 		q.atEnd = true
-		return rollout{}, false, nil
+		return input{}, false, nil
 	}
-	return r, err == nil, err
+	return row, err == nil, err
 }
 
 // push has a rollout tried again when it is due.

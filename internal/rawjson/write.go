@@ -33,6 +33,17 @@ func (b Body) Bytes() []byte {
 	return out
 }
 
+// Is reports whether the text is that one, to the byte.
+func (b Body) Is(text []byte) bool {
+	for _, piece := range b {
+		if !bytes.HasPrefix(text, piece) {
+			return false
+		}
+		text = text[len(piece):]
+	}
+	return len(text) == 0
+}
+
 // WriteLineTo writes the text on one line, with a line end behind it. Line breaks
 // of JSON stand between its tokens only, and say nothing.
 func (b Body) WriteLineTo(w io.Writer) (int64, error) {

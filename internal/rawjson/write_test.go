@@ -25,6 +25,10 @@ func TestABodyReadsAsItsPiecesJoined(t *testing.T) {
 		if got := body.Bytes(); !bytes.Equal(got, want) {
 			t.Fatalf("Bytes is %q, want %q", got, want)
 		}
+		other := rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "other")
+		if !body.Is(want) || body.Is(append(want[:len(want):len(want)], 'x')) || len(want) > 0 && body.Is(want[1:]) || body.Is(other) != bytes.Equal(other, want) {
+			t.Fatalf("Is does not tell %q from other texts", want)
+		}
 		var written bytes.Buffer
 		if n, err := body.WriteTo(&written); n != int64(len(want)) || err != nil || !bytes.Equal(written.Bytes(), want) {
 			t.Fatalf("WriteTo wrote %q, %d, %v, want %q", written.Bytes(), n, err, want)
