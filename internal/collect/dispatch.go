@@ -96,14 +96,12 @@ func (c *collector) next() (line input, t turn, ok bool, err error) {
 }
 
 // owes reports whether a rollout is still to be driven, and how many attempts it
-// may have had then. One that an earlier run has settled is counted.
+// may have had then.
 func (c *collector) owes(k key) (limit int, owed bool) {
-	if result, done := c.past.results[k]; done {
-		c.summary.addResult(k.task, result)
-		c.config.Observer.DoneBefore(result.reward, result.masked)
+	if _, done := c.past.results[k]; done {
 		return 0, false
 	}
-	before, group := c.past.failed(k)
+	before := c.past.failures[k]
 	limit = c.config.Policy.Attempts()
 	if before.terminal {
 		limit = 0
@@ -111,12 +109,7 @@ func (c *collector) owes(k key) (limit int, owed bool) {
 			limit = int(before.attempts) + 1
 		}
 	}
-	if int(before.attempts) < limit {
-		return limit, true
-	}
-	c.summary.addFailure(k.task, group.FailureGroup, group.example, before.terminal)
-	c.config.Observer.FailedBefore()
-	return 0, false
+	return limit, int(before.attempts) < limit
 }
 
 // await waits for something that lets the run go on: an attempt that has ended,

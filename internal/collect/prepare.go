@@ -33,6 +33,7 @@ type preparation struct {
 	rules     episode.RowRules
 	numbering *numbering
 	earlier   *earlier // what is resumed
+	known     func(key)
 	out       io.Writer
 	path      string // of out
 	owed      Owed
@@ -57,8 +58,8 @@ type Owed struct {
 
 // prepare reads the dataset and writes the materialised inputs to the given path.
 // Nothing is left there when the dataset has a fault, or differs from what is
-// resumed.
-func prepare(config Config, path string, resumed *earlier) (Owed, error) {
+// resumed. known is told of each rollout of which that has left anything.
+func prepare(config Config, path string, resumed *earlier, known func(key)) (Owed, error) {
 	dataset, err := openDataset(config.Dataset, config.Stdin, config.Drain)
 	if err != nil {
 		return Owed{}, inputError(config.Dataset, 0, err)
@@ -69,6 +70,7 @@ func prepare(config Config, path string, resumed *earlier) (Owed, error) {
 		rules:     episode.RowRules{Taskset: stem(config.Dataset)},
 		numbering: newNumbering(),
 		earlier:   resumed,
+		known:     known,
 		path:      path,
 		servers:   map[string]bool{},
 	}
@@ -204,11 +206,16 @@ func (p *preparation) count(k key) {
 	if p.earlier == nil {
 		return
 	}
-	if _, done := p.earlier.past.results[k]; done {
+	past := p.earlier.past
+	if !past.knows(k) {
+		return
+	}
+	if _, done := past.results[k]; done {
 		p.owed.Done++
-	} else if p.earlier.past.knows(k) {
+	} else {
 		p.owed.Tried++
 	}
+	p.known(k)
 }
 
 // inputLine is a line of the materialised inputs.

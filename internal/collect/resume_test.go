@@ -111,6 +111,33 @@ func TestMetricsOfAnOutputThatStaysAsItIs(t *testing.T) {
 	}
 }
 
+// However soon a resumption ends, what earlier runs have left is in what it says.
+func TestAResumptionThatEndsEarlyTellsOfAllThatIsDone(t *testing.T) {
+	for name, end := range map[string]func(*collect.Config){
+		"it is drained":         func(c *collect.Config) { c.Drain = afterwards(time.Second / 2) },
+		"its budget is used up": func(c *collect.Config) { c.Deadline = time.Now().Add(time.Nanosecond) },
+		"its output is gone":    func(c *collect.Config) { time.AfterFunc(time.Second/2, func() { _ = os.Remove(c.Output) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			watch := &watcher{}
+			summary := playTo(t, 9, &stage{}, func(c *collect.Config) {
+				files := collect.FilesOf(c.Output)
+				// Nothing is known of the first two: an attempt at one of them begins and ends.
+				writeFile(t, files.Rollouts, resultRow(2, 0, "1")+resultRow(7, 0, "0"))
+				writeFile(t, files.Failures, failureRow(5, 0, true)+failureRow(8, 0, false))
+				c.Resume, c.Observer = true, watch
+				end(c)
+			}, func(error, time.Duration) {})
+			if watch.settled != 3 || watch.failed != 1 {
+				t.Errorf("%d rollouts were settled before, %d of them failed, want 3 and 1", watch.settled, watch.failed)
+			}
+			if summary.Done < 2 || summary.Failed != 1 || summary.Missing() != 8-summary.Done || mean(summary) == "none" {
+				t.Errorf("summary %+v, want two done and one failed at least", summary)
+			}
+		})
+	}
+}
+
 // A rollout that failed for good once is not tried again of itself, whatever its last
 // failure was, and is counted so.
 func TestARolloutThatFailedForGoodOnceStaysSo(t *testing.T) {

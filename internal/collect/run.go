@@ -69,11 +69,12 @@ func (r Rollout) Compare(other Rollout) int {
 
 // An Observer is told of a run's progress, one event after the other.
 type Observer interface {
-	Prepared(owed Owed)
 	// DoneBefore is a rollout of which an earlier run has left a result, FailedBefore
 	// one of which it has left failures only, and which is not tried again.
 	DoneBefore(reward float64, masked bool)
 	FailedBefore()
+	// Prepared is told next, when the dataset is read and no attempt has begun.
+	Prepared(owed Owed)
 	// Began is an attempt; again says that it is not the first at its rollout in this
 	// run.
 	Began(r Rollout, again bool)
@@ -257,8 +258,23 @@ func (c *collector) prepareInputs(next string) (err error) {
 			c.config.Note(c.files.Inputs + " is not there: nothing shows that the dataset is the one that the output is of")
 		}
 	}
-	c.summary.Owed, err = prepare(c.config, next, before)
+	c.summary.Owed, err = prepare(c.config, next, before, c.countBefore)
 	return err
+}
+
+// countBefore counts a rollout that an earlier run has settled: what comes of this
+// run, and however it ends, is told together with that.
+func (c *collector) countBefore(k key) {
+	if result, done := c.past.results[k]; done {
+		c.summary.addResult(k.task, result)
+		c.config.Observer.DoneBefore(result.reward, result.masked)
+		return
+	}
+	if _, owed := c.owes(k); !owed {
+		before, group := c.past.failed(k)
+		c.summary.addFailure(k.task, group.FailureGroup, group.example, before.terminal)
+		c.config.Observer.FailedBefore()
+	}
 }
 
 // openOutputs opens what is still to be opened, and takes away what an earlier
