@@ -12,7 +12,8 @@ import (
 
 // An attempt is one that has ended.
 type attempt struct {
-	turn turn
+	turn  turn
+	began time.Time
 	episode.Attempt
 	err error // its line could not be written
 }
@@ -36,7 +37,7 @@ func (c *collector) start(ctx context.Context, line input, t turn) error {
 	go func() {
 		began := time.Now()
 		reply := c.attempt(ctx, request)
-		ended := attempt{turn: t, Attempt: episode.Attempt{Reply: reply, Took: time.Since(began)}}
+		ended := attempt{turn: t, began: began, Attempt: episode.Attempt{Reply: reply, Took: time.Since(began)}}
 		ended.err = c.write(ended)
 		c.ended <- ended
 	}()

@@ -150,11 +150,7 @@ func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
 		}
 		if !c.queue.atEnd && c.outage.holds(now) {
 			at(c.outage.until)
-			at(c.outage.last.Add(outageQuiet))
 		}
-	}
-	if until := c.outage.since.Add(outagePatience); c.outage.lasts(now) && until.After(now) {
-		at(until)
 	}
 	if !c.config.Deadline.IsZero() {
 		at(c.config.Deadline.Add(-c.margin()))
@@ -180,7 +176,7 @@ func (c *collector) settle(a attempt) {
 		c.broken = &OutputError{File: c.files.Inputs, Err: err}
 	}
 	if !cut {
-		c.hear(a.Failure)
+		c.hear(a)
 	}
 	t := a.turn
 	switch {
@@ -197,17 +193,18 @@ func (c *collector) settle(a attempt) {
 }
 
 // hear looks for the beginning and the end of an outage.
-func (c *collector) hear(f *failures.Failure) {
+func (c *collector) hear(a attempt) {
 	if c.summary.Owed.Servers != 1 {
 		return
 	}
+	f := a.Failure
 	if f == nil || !c.config.Target.Away(f) {
-		if c.outage.over() {
+		if c.outage.over(a.began) {
 			c.config.Note("the servers answer again: rows begin")
 		}
 		return
 	}
-	if c.outage.met(f.Reason, time.Now()) {
+	if c.outage.met(f.Reason, a.Took, time.Now()) {
 		c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
 	}
 }

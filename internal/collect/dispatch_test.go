@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,13 @@ func scored(reward float64) *episode.Result {
 }
 
 func refusal() *failures.Failure { return failures.New(failures.StageSeed, "", "busy") }
+
+// away is the failure of an attempt that nobody was there for.
+func away() *failures.Failure {
+	f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
+	f.Unsent = true
+	return f
+}
 
 // after takes a time, or less when the context ends, which is the failure then.
 func after(ctx context.Context, took time.Duration) *failures.Failure {
@@ -378,9 +386,7 @@ func TestAnOutageDoesNotUseUpTheDataset(t *testing.T) {
 		if err := after(ctx, time.Second); err != nil || !down() {
 			return nil, err
 		}
-		f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
-		f.Unsent = true
-		return nil, f
+		return nil, away()
 	}}
 	summary := play(t, 50, s, func(c *collect.Config) { c.Concurrency = 4; began = time.Now() })
 	// Four rows at first, and one more every ten seconds. Those that began less than
@@ -462,14 +468,10 @@ func TestInputsThatBreakEndWhatRuns(t *testing.T) {
 	})
 }
 
-// An outage that does not end ends the run: what has not begun is left to a
-// resumption.
+// An outage that does not end ends the run: a row looks every ten seconds, and what
+// has not begun is left to a resumption.
 func TestAnOutageThatDoesNotEnd(t *testing.T) {
-	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
-		f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
-		f.Unsent = true
-		return nil, f
-	}}
+	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) { return nil, away() }}
 	var notes []string
 	var took time.Duration
 	var gaveUp error
@@ -478,13 +480,89 @@ func TestAnOutageThatDoesNotEnd(t *testing.T) {
 		c.Note = func(note string) { notes = append(notes, note) }
 	}, func(err error, after time.Duration) { gaveUp, took = err, after })
 	var outage *collect.OutageError
-	if took != 10*time.Minute || summary.Missing() < 900 || summary.Failed > 70 || !errors.As(gaveUp, &outage) {
-		t.Errorf("ended after %s with %d failed, %d missing and %v, want 10 m, most of them missing, and that it gave up", took, summary.Failed, summary.Missing(), gaveUp)
+	if took < 10*time.Minute || took > 10*time.Minute+10*time.Second || summary.Missing() < 900 || !errors.As(gaveUp, &outage) {
+		t.Errorf("ended after %s with %d missing and %v, want 10 m or little more, most of them missing, and that it gave up", took, summary.Missing(), gaveUp)
 	}
 	if len(notes) != 1 || !strings.HasPrefix(notes[0], "nobody is there: rows that have not begun wait") {
 		t.Errorf("notes %q, want that it waits", notes)
 	}
+	// Four begin, and one for each of the two that fail before the third makes it an
+	// outage; then one each ten seconds, for ten minutes.
+	looks := s.first()
+	for i, at := range looks {
+		if want := max(0, time.Duration(i-5)*10*time.Second); at != want {
+			t.Fatalf("row %d begins after %s, want %s: %s", i, at, want, looks)
+		}
+	}
+	if len(looks) != 66 {
+		t.Errorf("%d rows have begun, want 66", len(looks))
+	}
 }
+
+// first is when the first attempt of each rollout began, in their order.
+func (s *stage) first() []time.Duration {
+	var times []time.Duration
+	for _, attempt := range s.attempts {
+		if key, at, _ := strings.Cut(attempt, "@"); !strings.Contains(key, "-a") {
+			began, _ := time.ParseDuration(at) // as it was written
+			times = append(times, began)
+		}
+	}
+	return times
+}
+
+// An outage ends with the first attempt that somebody takes, and that is said.
+func TestAnOutageThatEnds(t *testing.T) {
+	var began time.Time
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if time.Since(began) < 25*time.Second {
+			return nil, away()
+		}
+		return nil, after(ctx, time.Second)
+	}}
+	var notes []string
+	summary := play(t, 20, s, func(c *collect.Config) {
+		began = time.Now()
+		c.Concurrency, c.Policy.MaxAttempts = 4, 9
+		c.Note = func(note string) { notes = append(notes, note) }
+	})
+	if summary.Done != 20 || len(notes) != 2 || notes[1] != "the servers answer again: rows begin" {
+		t.Errorf("%d done and notes %q, want all of 20, and a word of its end", summary.Done, notes)
+	}
+	// The look at 30 s, or a retry before it, finds the server; the rest follows at once.
+	if looks := s.first(); looks[len(looks)-1] > 40*time.Second {
+		t.Errorf("the last row begins after %s, want soon after 25 s", looks[len(looks)-1])
+	}
+}
+
+// With more than one environment server nobody waits: the others' rows could go on.
+func TestAnOutageOfOneServerOfTwo(t *testing.T) {
+	s := byTaskset{&stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if r.TaskID.Taskset == "a" {
+			return nil, away()
+		}
+		return nil, after(ctx, time.Second)
+	}}}
+	var rows strings.Builder
+	for n := range 20 {
+		fmt.Fprintf(&rows, `{"responses_create_params":{},"task_source":"%c","n":%d}`+"\n", 'a'+n/10, n)
+	}
+	var notes []string
+	var took time.Duration
+	summary := playTo(t, 0, s.stage, func(c *collect.Config) {
+		writeFile(t, c.Dataset, rows.String())
+		c.Target, c.Policy.MaxAttempts = s, 1
+		c.Note = func(note string) { notes = append(notes, note) }
+	}, func(_ error, after time.Duration) { took = after })
+	if summary.Done != 10 || summary.Failed != 10 || len(notes) != 0 || took != 10*time.Second {
+		t.Errorf("%d done and %d failed after %s, with notes %q; want ten of each after 10 s, and no word", summary.Done, summary.Failed, took, notes)
+	}
+}
+
+// byTaskset has an environment server for each taskset.
+type byTaskset struct{ *stage }
+
+func (byTaskset) Server(taskset string) (string, error) { return taskset, nil }
 
 // A server that was away for a moment, and then takes hours for what it was given, is
 // no outage.
@@ -492,9 +570,7 @@ func TestLongEpisodesAfterAnOutage(t *testing.T) {
 	var began time.Time
 	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
 		if time.Since(began) < 5*time.Second {
-			f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
-			f.Unsent = true
-			return nil, f
+			return nil, away()
 		}
 		return nil, after(ctx, 2*time.Hour)
 	}}
@@ -504,15 +580,54 @@ func TestLongEpisodesAfterAnOutage(t *testing.T) {
 	}
 }
 
+// A server that goes down serves what it has: that these episodes end well is no sign
+// that it is back.
+func TestAnOutageIsNotEndedByWhatBeganBeforeIt(t *testing.T) {
+	var began atomic.Int64
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if n := began.Add(1); n <= 32 { // one ends every 15 s, all before the run gives up
+			return nil, after(ctx, time.Minute+time.Duration(n)*15*time.Second)
+		}
+		_ = after(ctx, 10*time.Millisecond)
+		return nil, away()
+	}}
+	var notes []string
+	var gaveUp error
+	summary := playTo(t, 2000, s, func(c *collect.Config) {
+		c.Concurrency = 32
+		c.Note = func(note string) { notes = append(notes, note) }
+	}, func(err error, _ time.Duration) { gaveUp = err })
+	// It begins with the first that ends well, and each ten seconds a row looks.
+	if summary.Done != 32 || summary.Failed > 70 || len(notes) != 1 || gaveUp == nil {
+		t.Errorf("%d done, %d failed, notes %q and %v; want 32, at most 70, one and that it gave up", summary.Done, summary.Failed, notes, gaveUp)
+	}
+}
+
+// A server that lets connections wait until they time out is away as well, however
+// seldom anybody finds out.
+func TestAnOutageThatIsSlowToBeFound(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if f := after(ctx, 8*time.Minute); f != nil {
+			return nil, f
+		}
+		return nil, away()
+	}}
+	var took time.Duration
+	var gaveUp error
+	summary := playTo(t, 500, s, func(c *collect.Config) { c.Concurrency = 16 },
+		func(err error, after time.Duration) { gaveUp, took = err, after })
+	if summary.Missing() < 400 || took > 40*time.Minute || gaveUp == nil {
+		t.Errorf("%d failed and %d missing after %s with %v, want most missing, and that it gave up within 40 m", summary.Failed, summary.Missing(), took, gaveUp)
+	}
+}
+
 // A proxy that refuses single episodes holds nobody up.
 func TestASingleEpisodeThatNobodyTakes(t *testing.T) {
 	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
 		if err := after(ctx, time.Second); err != nil || !strings.HasPrefix(r.EpisodeID.RolloutID, "1-") {
 			return nil, err
 		}
-		f := failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there")
-		f.Unsent = true
-		return nil, f
+		return nil, away()
 	}}
 	var began time.Time
 	var notes []string

@@ -18,11 +18,12 @@ func (e *OutageError) Error() string {
 // Its zero value is none.
 type outage struct {
 	on      bool
-	reason  string    // the failure that it began with
-	strikes int       // attempts in a row that found nobody there
-	since   time.Time // the first of them
-	last    time.Time // and the last
-	until   time.Time // when the next row may look
+	reason  string        // the failure that it began with
+	strikes int           // attempts that found nobody there, and none since that found somebody
+	since   time.Time     // when the first of them had failed
+	last    time.Time     // and the last
+	took    time.Duration // that the slowest of them needed to find out
+	until   time.Time     // when the next row may look
 }
 
 const (
@@ -30,23 +31,28 @@ const (
 	outageStrikes = 3
 	// lookInterval is how long no row begins in an outage after another has.
 	lookInterval = 10 * time.Second
-	// outageQuiet ends an outage in which nobody has failed for that long: those that
-	// have begun are being served, and may be for hours.
+	// outageQuiet, or twice the time that it takes to find nobody there, ends an outage
+	// in which nobody has failed for that long: those that have begun are being served,
+	// and may be for hours.
 	outageQuiet = 3 * lookInterval
 	// outagePatience is how long an outage may be before the run gives up: each look
 	// costs a row its attempts.
 	outagePatience = 10 * time.Minute
 )
 
+// quietAt is when the outage is over if nobody fails until then.
+func (o *outage) quietAt() time.Time { return o.last.Add(max(outageQuiet, 2*o.took)) }
+
 // lasts reports whether there is an outage at the moment.
-func (o *outage) lasts(now time.Time) bool { return o.on && now.Sub(o.last) < outageQuiet }
+func (o *outage) lasts(now time.Time) bool { return o.on && now.Before(o.quietAt()) }
 
 // holds reports whether rows are held back.
 func (o *outage) holds(now time.Time) bool { return o.lasts(now) && now.Before(o.until) }
 
-// hopeless reports whether the outage has been too long to be waited for.
+// hopeless reports whether the outage has been too long to be waited for. That nobody
+// has failed lately is no sign of it.
 func (o *outage) hopeless(now time.Time) bool {
-	return o.lasts(now) && now.Sub(o.since) >= outagePatience
+	return o.lasts(now) && o.last.Sub(o.since) >= outagePatience
 }
 
 // probed tells that a row has begun.
@@ -56,14 +62,14 @@ func (o *outage) probed(now time.Time) {
 	}
 }
 
-// met tells that an attempt found nobody there, and reports whether an outage has
-// begun with that.
-func (o *outage) met(reason string, now time.Time) (begun bool) {
+// met tells that an attempt that took so long found nobody there, and reports whether
+// an outage has begun with that.
+func (o *outage) met(reason string, took time.Duration, now time.Time) (begun bool) {
 	if o.strikes == 0 || o.on && !o.lasts(now) {
 		*o = outage{reason: reason, since: now}
 	}
 	o.strikes++
-	o.last = now
+	o.last, o.took = now, max(o.took, took)
 	if o.on || o.strikes < outageStrikes {
 		return false
 	}
@@ -71,9 +77,13 @@ func (o *outage) met(reason string, now time.Time) (begun bool) {
 	return true
 }
 
-// over tells that an attempt has ended in another way, and reports whether an outage
-// has ended with that.
-func (o *outage) over() (ended bool) {
+// over tells that an attempt that began then has ended in another way, and reports
+// whether an outage has ended with that. One that had begun before somebody found
+// nobody there says nothing: a server that is going down serves what it has.
+func (o *outage) over(began time.Time) (ended bool) {
+	if began.Before(o.last) {
+		return false
+	}
 	ended = o.on
 	*o = outage{}
 	return ended
