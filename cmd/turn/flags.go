@@ -32,16 +32,27 @@ type serverFlags struct {
 
 // protocolFlags say how episodes are driven. Limits that are not set are none.
 type protocolFlags struct {
-	EpisodeTimeout time.Duration `help:"Limit on calls 1 to 6 of one attempt, or on the whole of it in turn run --environment (0: none)." default:"6h"`
-	SeedTimeout    time.Duration `help:"Limit on each of the two seeds (default: none)." placeholder:"D"`
-	AgentTimeout   time.Duration `help:"Time that the agent has for its answer; then what there is of it is verified (default: none)." placeholder:"D"`
-	VerifyTimeout  time.Duration `help:"Limit on verify (default: none)." placeholder:"D"`
-	CleanupTimeout time.Duration `help:"Limit on each close, its repetitions included (0: 180s)." default:"180s"`
-	MaxAttempts    *int          `help:"How often a rollout is tried in all (default 3, or what NEMO_GYM_MAX_ROLLOUT_ATTEMPTS says)." placeholder:"N"`
-	RetryBackoff   time.Duration `help:"Longest wait before the second attempt; doubled for each further one, up to a minute." default:"1s"`
-	TokenCapture   bool          `help:"Ask for token ids to be captured, by the path of the agent's call."`
-	Observability  bool          `help:"Put /ng-rollout/<key> before the resources server's paths."`
-	MaxReplyBytes  byteSize      `help:"Limit on the size of a reply." default:"1GiB" placeholder:"SIZE"`
+	EpisodeTimeout *time.Duration `help:"Limit on calls 1 to 6 of one attempt (default 6h; 0: none). With turn run --environment: on the whole of it (default: none, for the server has its own)." placeholder:"6h"`
+	SeedTimeout    time.Duration  `help:"Limit on each of the two seeds (default: none)." placeholder:"D"`
+	AgentTimeout   time.Duration  `help:"Time that the agent has for its answer; then what there is of it is verified (default: none)." placeholder:"D"`
+	VerifyTimeout  time.Duration  `help:"Limit on verify (default: none)." placeholder:"D"`
+	CleanupTimeout time.Duration  `help:"Limit on each close, its repetitions included (0: 180s)." default:"180s"`
+	MaxAttempts    *int           `help:"How often a rollout is tried in all (default 3, or what NEMO_GYM_MAX_ROLLOUT_ATTEMPTS says)." placeholder:"N"`
+	RetryBackoff   time.Duration  `help:"Longest wait before the second attempt; doubled for each further one, up to a minute." default:"1s"`
+	TokenCapture   bool           `help:"Ask for token ids to be captured, by the path of the agent's call."`
+	Observability  bool           `help:"Put /ng-rollout/<key> before the resources server's paths."`
+	MaxReplyBytes  byteSize       `help:"Limit on the size of a reply." default:"1GiB" placeholder:"SIZE"`
+}
+
+// defaultEpisodeTimeout is the limit on an attempt that this program drives.
+const defaultEpisodeTimeout = 6 * time.Hour
+
+// episodeTimeout is the limit on an attempt, or another where no flag says one.
+func (f protocolFlags) episodeTimeout(unset time.Duration) time.Duration {
+	if f.EpisodeTimeout == nil {
+		return unset
+	}
+	return *f.EpisodeTimeout
 }
 
 // A byteSize is a number of bytes that a person writes as 1GiB or 500MB.
@@ -77,7 +88,7 @@ func driverConfig(servers serverFlags, flags protocolFlags, logger zerolog.Logge
 			Logger:        logger,
 		},
 		ToolTransports: servers.ToolTransport,
-		EpisodeTimeout: flags.EpisodeTimeout,
+		EpisodeTimeout: flags.episodeTimeout(defaultEpisodeTimeout),
 		SeedTimeout:    flags.SeedTimeout,
 		AgentTimeout:   flags.AgentTimeout,
 		VerifyTimeout:  flags.VerifyTimeout,

@@ -85,7 +85,7 @@ func (p program) main() int {
 	}
 	exit := &exitError{status: exitFailed, err: err}
 	errors.As(err, &exit)
-	stderr := progress.NewOutlet(p.Stderr, nil)
+	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
 	if exit.err != nil {
 		_, _ = fmt.Fprintf(stderr, "turn: %v\n", err)

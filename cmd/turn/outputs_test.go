@@ -100,6 +100,20 @@ func TestSignalsThatComeTogether(t *testing.T) {
 	}
 }
 
+// An environment server has a limit on its episodes, closes and attempts included, of
+// which a run knows nothing: it sets none of its own unless it is told to.
+func TestTheTimeOfAnEnvironmentServersEpisodes(t *testing.T) {
+	for want, more := range map[string][]string{"none": nil, "2s": {"--episode-timeout", "2s"}} {
+		args := []string{"run", flatRows(t, 1), "-o", filepath.Join(t.TempDir(), "r.jsonl"), "--environment", "http://127.0.0.1:1", "--max-attempts", "1"}
+		p := start(t, append(args, more...)...)
+		if got := p.awaitLog(t, "running")["episode_timeout"]; got != want {
+			t.Errorf("with %q the limit is %v, want %s", more, got, want)
+		}
+		p.signal(t, syscall.SIGKILL)
+		p.awaitExit(t)
+	}
+}
+
 // One run owns an output at a time. Another one leaves it as it is, whatever it was
 // told to do with it, and may have it as soon as the owner is dead.
 func TestOneRunOwnsAnOutput(t *testing.T) {

@@ -93,7 +93,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 		return err
 	}
 	c.Output = shard.Output(c.Output)
-	stderr := progress.NewOutlet(p.Stderr, nil)
+	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
 	meter, screen := c.progress(p.Stderr, stderr)
 	logger := newLogger(p.Stderr, screen)
@@ -112,7 +112,9 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	config.Drain, config.Stdin = signalled.Done(), p.Stdin
 	listened, cancel := c.untilBudget(signalled, config.Budget)
 	defer cancel()
-	stdout := progress.NewOutlet(p.Stdout, listened.Done())
+	stdout := progress.NewPatientOutlet(p.Stdout, listened.Done(), func() {
+		logger.Warn().Msg("nobody reads the events on the standard output: the run waits until somebody does, or it is stopped")
+	})
 	defer stdout.Close()
 	observers, events := c.observers(meter, stdout)
 	if len(c.Environment) > 0 {
@@ -289,7 +291,7 @@ func (c *runCommand) logStart(logger zerolog.Logger, target *runTarget, policy r
 		logLimits(event, target.limits, c.protocolFlags, policy).Msg("running")
 		return
 	}
-	event.Str("episode_timeout", orNone(c.EpisodeTimeout)).Stringer("max_reply_bytes", c.MaxReplyBytes)
+	event.Str("episode_timeout", orNone(c.episodeTimeout(0))).Stringer("max_reply_bytes", c.MaxReplyBytes)
 	for _, route := range c.Environment {
 		event.Str("environment_"+cmp.Or(route.taskset, c.Name), route.url)
 	}

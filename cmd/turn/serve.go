@@ -50,7 +50,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(serveHint, "%w", err)
 	}
-	stderr := progress.NewOutlet(p.Stderr, nil)
+	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
 	logger := newLogger(p.Stderr, stderr)
 	metrics := telemetry.New()

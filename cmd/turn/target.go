@@ -85,7 +85,7 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 		if err != nil {
 			return nil, usage(runHint, "%w", err)
 		}
-		environments.Timeout = c.EpisodeTimeout
+		environments.Timeout = c.episodeTimeout(0)
 		return &runTarget{Target: environments, agent: c.AgentName, release: func() {}}, nil
 	}
 	release := func() {}
@@ -137,6 +137,9 @@ func (c *runCommand) checkTarget() error {
 
 // checkOthersLimits refuses flags that an environment server would have to know of.
 func (c *runCommand) checkOthersLimits() error {
+	if c.episodeTimeout(0) < 0 {
+		return usage(runHint, "--episode-timeout must not be negative")
+	}
 	for _, flag := range []struct {
 		name string
 		set  bool

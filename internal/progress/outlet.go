@@ -9,16 +9,18 @@ import (
 )
 
 // An Outlet stands before a stream whose reader may stop reading, such as a pager or
-// a terminal that is held: nothing that a run has to do waits for it. What is written
-// goes out in its order, by a goroutine of the outlet's own.
+// a terminal that is held. What is written goes out in its order, by a goroutine of
+// the outlet's own.
 type Outlet struct {
 	out     io.Writer
-	patient <-chan struct{}
+	patient <-chan struct{} // until it is closed a write waits; nil: none does
+	waiting func()          // is told, once, that one waits
 	lines   chan []byte
 	ended   chan struct{}
 
 	mu      sync.RWMutex // against a write to a closed channel
 	closed  bool
+	told    sync.Once   // of waiting
 	stalled atomic.Bool // a write has waited in vain, and there was no room since
 	dropped atomic.Int64
 	broken  atomic.Pointer[error]
@@ -27,15 +29,20 @@ type Outlet struct {
 // outletRoom is how many writes wait for a reader that is slow.
 const outletRoom = 4096
 
-// outletPatience is how long a write waits for room, once, before it is dropped.
+// outletPatience is how long a write waits for room, once, before it is dropped, or
+// before it is told that it waits.
 const outletPatience = time.Second
 
-// NewOutlet makes an outlet. When there is no more room in it, a write waits for the
-// reader: until patient is closed, or where it is nil not at all, and for a second
-// more. Then it is dropped, and those behind it are not waited for either until there
-// is room again.
-func NewOutlet(out io.Writer, patient <-chan struct{}) *Outlet {
-	o := &Outlet{out: out, patient: patient, lines: make(chan []byte, outletRoom), ended: make(chan struct{})}
+// NewOutlet makes an outlet for what a person reads: nothing that has to be done waits
+// for it. Where there is no more room, a write waits for a second and is dropped;
+// those behind it are not waited for either until there is room again.
+func NewOutlet(out io.Writer) *Outlet { return NewPatientOutlet(out, nil, nil) }
+
+// NewPatientOutlet makes an outlet for what a machine reads: nothing is dropped until
+// over is closed. A write waits for the reader, and where it has to wait for longer
+// than a second, waiting is called, once.
+func NewPatientOutlet(out io.Writer, over <-chan struct{}, waiting func()) *Outlet {
+	o := &Outlet{out: out, patient: over, waiting: waiting, lines: make(chan []byte, outletRoom), ended: make(chan struct{})}
 	go o.run()
 	return o
 }
@@ -84,12 +91,8 @@ func (o *Outlet) confess() {
 
 // wait waits for room for a line.
 func (o *Outlet) wait(line []byte) {
-	if o.isPatient() {
-		select {
-		case o.lines <- line:
-			return
-		case <-o.patient:
-		}
+	if o.isPatient() && o.waitPatiently(line) {
+		return
 	}
 	if !o.stalled.Load() {
 		timer := time.NewTimer(outletPatience)
@@ -102,6 +105,22 @@ func (o *Outlet) wait(line []byte) {
 	}
 	o.stalled.Store(true)
 	o.dropped.Add(1)
+}
+
+// waitPatiently waits for room for a line for as long as its reader is waited for.
+func (o *Outlet) waitPatiently(line []byte) (taken bool) {
+	timer := time.NewTimer(outletPatience)
+	defer timer.Stop()
+	for {
+		select {
+		case o.lines <- line:
+			return true
+		case <-o.patient:
+			return false
+		case <-timer.C:
+			o.told.Do(o.waiting)
+		}
+	}
 }
 
 // lastWords is how long a reader has to take something of what is left.

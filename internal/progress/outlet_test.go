@@ -28,7 +28,7 @@ func (h *held) Write(p []byte) (int, error) {
 func TestAnOutletThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &held{free: make(chan struct{})}
-		o := progress.NewOutlet(out, nil)
+		o := progress.NewOutlet(out)
 		began := time.Now()
 		for i := range 10_000 {
 			if _, err := fmt.Fprintf(o, "%d\n", i); err != nil {
@@ -47,11 +47,31 @@ func TestAnOutletThatNobodyReads(t *testing.T) {
 	})
 }
 
+// When somebody reads again, it is said how much was left out.
+func TestAnOutletThatIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &held{free: make(chan struct{})}
+		o := progress.NewOutlet(out)
+		for range 5_000 {
+			_, _ = o.Write([]byte("x\n"))
+		}
+		close(out.free)
+		synctest.Wait()
+		_, _ = o.Write([]byte("y\n"))
+		_, _ = o.Write([]byte("z\n"))
+		o.Close()
+		taken := strings.Count(out.String(), "x\n")
+		if want := fmt.Sprintf("y\n(%d lines were left out: nobody read them in time)\nz\n", 5_000-taken); !strings.HasSuffix(out.String(), want) {
+			t.Errorf("after %d lines it ends with %q, want %q", taken, out.String()[2*taken:], want)
+		}
+	})
+}
+
 // A reader that is slow, and reads, gets everything.
 func TestAnOutletWaitsForASlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &slow{}
-		o := progress.NewOutlet(out, nil)
+		o := progress.NewOutlet(out)
 		for i := range 20_000 {
 			if _, err := fmt.Fprintf(o, "%d\n", i); err != nil {
 				t.Fatal(err)
@@ -74,7 +94,7 @@ func (s *slow) Write(p []byte) (int, error) {
 
 func TestAnOutletWritesAllInOrder(t *testing.T) {
 	out := &terminal{}
-	o := progress.NewOutlet(out, nil)
+	o := progress.NewOutlet(out)
 	var want strings.Builder
 	for i := range 100 {
 		line := fmt.Sprintf("%d\n", i)
@@ -100,7 +120,8 @@ func TestAPatientOutlet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &held{free: make(chan struct{})}
 		stop := make(chan struct{})
-		o := progress.NewOutlet(out, stop)
+		told := 0
+		o := progress.NewPatientOutlet(out, stop, func() { told++ })
 		written := 0
 		go func() {
 			for range 10_000 {
@@ -111,6 +132,13 @@ func TestAPatientOutlet(t *testing.T) {
 		synctest.Wait()
 		if before := written; before < 4096 || before > 4100 {
 			t.Errorf("%d were taken, want as many as there is room for", before)
+		}
+		if told != 0 {
+			t.Error("it said that it waits before it had")
+		}
+		time.Sleep(time.Hour)
+		if told != 1 {
+			t.Errorf("it said %d times that it waits, want once", told)
 		}
 		close(stop)
 		time.Sleep(2 * time.Second)
@@ -128,7 +156,7 @@ func TestAPatientOutlet(t *testing.T) {
 
 // A stream that is broken says so, once it is known.
 func TestAnOutletOfABrokenStream(t *testing.T) {
-	o := progress.NewOutlet(&brokenPipe{}, nil)
+	o := progress.NewOutlet(&brokenPipe{})
 	if _, err := o.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
