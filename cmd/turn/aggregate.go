@@ -115,32 +115,36 @@ func explainAggregate(err error) error {
 // report is what came out of the joined runs.
 func (c *aggregateCommand) report(joined *collect.Joined) progress.Report {
 	report := progress.Report{Summary: &joined.Summary, Files: collect.FilesOf(c.Output)}
-	for _, shard := range joined.MissingShards {
-		report.Notes = append(report.Notes, progress.Note{Name: "no shard", Text: fmt.Sprintf("%d of %d: no file matched, and its rollouts are counted nowhere", shard.Part, shard.Of)})
+	if len(joined.MissingShards) > 0 {
+		report.Notes = append(report.Notes, progress.Note{Name: "no shard", Text: someOf(joined.MissingShards) + ": no such file was joined, and what it owed is counted nowhere"})
 	}
 	if n := len(joined.Missing); n > 0 {
-		report.Notes = append(report.Notes, progress.Note{Name: "missing", Text: someOf(joined.Missing)})
+		report.Notes = append(report.Notes, progress.Note{Name: "missing", Text: someOf(namesOf(joined.Missing))})
 		report.Next = append(report.Next, fmt.Sprintf("turn run with --resume on the shard, or on the joined output, runs the %d that are missing", n))
 	}
 	if retryable := joined.Failed - joined.FailedForGood; retryable > 0 {
 		report.Next = append(report.Next, fmt.Sprintf("turn run with --resume and a higher --max-attempts, on the joined output, tries the %d again that did not fail for good", retryable))
 	}
 	if len(joined.Twice) > 0 {
-		report.Notes = append(report.Notes, progress.Note{Name: "twice", Text: someOf(joined.Twice) + ": the first result of each counts"})
+		report.Notes = append(report.Notes, progress.Note{Name: "twice", Text: someOf(namesOf(joined.Twice)) + ": the first result of each counts"})
 	}
 	return report
 }
 
-// someOf names rollouts, the first ten at most.
-func someOf(rollouts []collect.Rollout) string {
-	const most = 10
-	rollouts = slices.SortedFunc(slices.Values(rollouts), collect.Rollout.Compare)
+// namesOf are the names of rollouts, in their order.
+func namesOf(rollouts []collect.Rollout) []string {
 	var names []string
-	for _, r := range rollouts[:min(most, len(rollouts))] {
+	for _, r := range slices.SortedFunc(slices.Values(rollouts), collect.Rollout.Compare) {
 		names = append(names, fmt.Sprintf("%d-%d (%s)", r.TaskIndex, r.RolloutIndex, r.TaskID))
 	}
-	if more := len(rollouts) - most; more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
+	return names
+}
+
+// someOf are names, the first ten at most.
+func someOf(names []string) string {
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most:most], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(names, ", ")
 }

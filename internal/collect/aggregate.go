@@ -68,7 +68,7 @@ func Aggregate(ctx context.Context, config AggregateConfig) (*Joined, error) {
 type Joined struct {
 	Summary
 	Parts         int       // outputs that were joined
-	MissingShards []Shard   // that the others' names speak of
+	MissingShards []string  // files that the others' names speak of
 	Missing       []Rollout // owed, with neither a result nor a failure
 	Twice         []Rollout // with more than one result
 }
@@ -90,23 +90,22 @@ type joiner struct {
 func (j *joiner) match() ([]string, error) {
 	var parts []string
 	for _, pattern := range j.config.Patterns {
-		matches, err := filepath.Glob(pattern)
+		matches, err := matchesOf(pattern)
 		if err != nil {
 			return nil, &InputError{File: pattern, Err: err}
 		}
-		parts = append(parts, slices.DeleteFunc(matches, j.isNoPart)...)
+		parts = append(parts, matches...)
 	}
 	if len(parts) == 0 {
 		return nil, &InputError{File: strings.Join(j.config.Patterns, " "), Err: errors.New("no rollouts file matches")}
 	}
-	slices.Sort(parts)
-	parts = slices.Compact(parts)
+	parts = distinct(parts)
 	isOutput := func(path string) bool { return sameFile(path, j.config.Output) }
 	if earlier := slices.IndexFunc(parts, isOutput); earlier >= 0 {
 		parts = append(slices.Delete(parts, earlier, earlier+1), j.config.Output)
 	}
 	j.joined.Parts = len(parts)
-	j.joined.MissingShards = missingShards(parts)
+	j.joined.MissingShards = missingShards(parts, j.config.Note)
 	for _, part := range parts {
 		if !isOutput(part) && isOwned(part) {
 			j.config.Note(part + ": a run is still writing to it")
@@ -115,9 +114,44 @@ func (j *joiner) match() ([]string, error) {
 	return parts, nil
 }
 
+// matchesOf are the rollouts files that match a pattern. A shell may have put the
+// names of all that a run leaves in its place: those of its other files are skipped.
+func matchesOf(pattern string) ([]string, error) {
+	matches, err := filepath.Glob(pattern)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(matches) == 0:
+		return nil, errors.New("no file matches")
+	}
+	parts := slices.DeleteFunc(slices.Clone(matches), isNoPart)
+	if len(parts) == 0 && matches[0] == pattern && !IsBeside(pattern) {
+		return nil, errors.New("the name of a rollouts file ends in .jsonl")
+	}
+	return parts, nil
+}
+
 // isNoPart reports whether a file that matches is none of the rollouts files.
-func (j *joiner) isNoPart(path string) bool {
-	return IsBeside(path) || !strings.HasSuffix(path, ".jsonl")
+func isNoPart(path string) bool { return IsBeside(path) || !strings.HasSuffix(path, ".jsonl") }
+
+// distinct are the files that have these names, each once, in the order of the names.
+func distinct(paths []string) []string {
+	slices.Sort(paths)
+	var (
+		distinct []string
+		infos    []os.FileInfo
+	)
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err == nil && slices.ContainsFunc(infos, func(other os.FileInfo) bool { return os.SameFile(info, other) }) {
+			continue
+		}
+		if err == nil {
+			infos = append(infos, info)
+		}
+		distinct = append(distinct, filepath.Clean(path))
+	}
+	return distinct
 }
 
 func sameFile(a, b string) bool {
@@ -137,30 +171,12 @@ func isOwned(path string) bool {
 	return err != nil && !errors.Is(err, errNoLocks)
 }
 
-// missingShards are the shards that the names of others speak of.
-func missingShards(paths []string) []Shard {
-	var of int
-	there := map[Shard]bool{}
-	for _, path := range paths {
-		if shard, ok := shardOf(path); ok {
-			there[shard], of = true, max(of, shard.Of)
-		}
-	}
-	var missing []Shard
-	for part := 1; part <= of; part++ {
-		if shard := (Shard{Part: part, Of: of}); !there[shard] {
-			missing = append(missing, shard)
-		}
-	}
-	return missing
-}
-
 // join writes the three files of the joined output, and returns as its owner.
 func (j *joiner) join(ctx context.Context, parts []string) (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(j.config.Output), 0o755); err != nil {
 		return nil, &OutputError{File: j.config.Output, Err: err}
 	}
-	owned, err := own(j.config.Output, j.config.Note)
+	owned, err := own(j.config.Output, lock, j.config.Note)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +198,7 @@ func (j *joiner) join(ctx context.Context, parts []string) (release func(), err 
 		return nil, err
 	}
 	// The lock is that of the file, whatever its name.
-	joined, err := own(next.Rollouts, func(string) {})
+	joined, err := own(next.Rollouts, lock, func(string) {})
 	if err != nil {
 		return nil, err
 	}
@@ -194,23 +210,32 @@ func (j *joiner) join(ctx context.Context, parts []string) (release func(), err 
 	return release, nil
 }
 
-// checkNothingLost refuses to replace an earlier joined output that has results which
-// the parts have not: it was resumed.
+// checkNothingLost refuses to replace an earlier joined output that has more than the
+// parts: it was resumed.
 func (j *joiner) checkNothingLost(parts []string) error {
 	if slices.Contains(parts, j.config.Output) {
 		return nil
 	}
-	lost := map[key]bool{}
-	_, err := readOutput(j.config.Output, func(_ []byte, fields rawjson.Object) error {
+	var results, failed int
+	err := errors.Join(
+		look(j.files.Rollouts, &results, func(_ []byte, k key) bool { _, joined := j.past.results[k]; return joined }),
+		look(j.files.Failures, &failed, func(text []byte, _ key) bool { return j.failed[digestOf(text)] }),
+	)
+	if err == nil && results+failed > 0 {
+		err = &ChangedError{What: fmt.Sprintf("%s and its failures have lines that the files to be joined have not (results: %d, failures: %d)", j.config.Output, results, failed)}
+	}
+	return err
+}
+
+// look counts the lines of a file that are not known.
+func look(path string, unknown *int, known func(text []byte, k key) bool) error {
+	_, err := readOutput(path, func(text []byte, fields rawjson.Object) error {
 		k, err := keyOf(fields)
-		if _, joined := j.past.results[k]; err == nil && !joined {
-			lost[k] = true
+		if err == nil && !known(text, k) {
+			*unknown++
 		}
 		return err
 	})
-	if err == nil && len(lost) > 0 {
-		err = &ChangedError{What: fmt.Sprintf("%s has results of %d rollouts that the files to be joined have not", j.config.Output, len(lost))}
-	}
 	return err
 }
 

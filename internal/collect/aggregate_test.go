@@ -3,6 +3,7 @@ package collect_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -53,6 +54,15 @@ func (b *bench) joining() (config collect.AggregateConfig, notes *[]string) {
 		Output:   b.config.Output,
 		Note:     func(note string) { *notes = append(*notes, note) },
 	}, notes
+}
+
+// bases are paths without their folders.
+func bases(paths []string) []string {
+	var names []string
+	for _, path := range paths {
+		names = append(names, filepath.Base(path))
+	}
+	return names
 }
 
 func rollout(task string, index, rollout int64) collect.Rollout {
@@ -134,7 +144,7 @@ func TestAggregateNamesWhatIsMissing(t *testing.T) {
 				}
 			}
 		}, func(t *testing.T, j *collect.Joined) {
-			if diff := cmp.Diff([]collect.Shard{{Part: 2, Of: 3}}, j.MissingShards); diff != "" || j.Parts != 2 || j.Owed.Rollouts != 8 {
+			if diff := cmp.Diff([]string{"rollouts.shard-02-of-03.jsonl"}, bases(j.MissingShards)); diff != "" || j.Parts != 2 || j.Owed.Rollouts != 8 {
 				t.Errorf("%d parts with %+v, want 2; missing shards (-want +got):\n%s", j.Parts, j.Owed, diff)
 			}
 		}, nil, 7, nil},
@@ -143,7 +153,7 @@ func TestAggregateNamesWhatIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, j *collect.Joined) {
-			if diff := cmp.Diff([]collect.Shard{{Part: 2, Of: 3}}, j.MissingShards); diff != "" {
+			if diff := cmp.Diff([]string{"rollouts.shard-02-of-03.jsonl"}, bases(j.MissingShards)); diff != "" {
 				t.Errorf("missing shards (-want +got):\n%s", diff)
 			}
 		}, nil, 7, nil},
@@ -251,7 +261,14 @@ func TestAggregateRefuses(t *testing.T) {
 		}, func(b *bench) string { return collect.FilesOf(b.part(2)).Inputs }, 2, "lacks _ng_task_index"},
 		{"no file", func(_ *testing.T, b *bench, c *collect.AggregateConfig) {
 			c.Patterns = []string{filepath.Join(b.dir, "none*")}
-		}, func(b *bench) string { return filepath.Join(b.dir, "none*") }, 0, "no rollouts file matches"},
+		}, func(b *bench) string { return filepath.Join(b.dir, "none*") }, 0, "no file matches"},
+		{"no file beside some", func(_ *testing.T, b *bench, c *collect.AggregateConfig) {
+			c.Patterns = append(c.Patterns, filepath.Join(b.dir, "typo.jsonl"))
+		}, func(b *bench) string { return filepath.Join(b.dir, "typo.jsonl") }, 0, "no file matches"},
+		{"a name that no rollouts file has", func(t *testing.T, b *bench, c *collect.AggregateConfig) {
+			writeFile(t, filepath.Join(b.dir, "rollouts.json"), resultRow(0, 0, "1"))
+			c.Patterns = append(c.Patterns, filepath.Join(b.dir, "rollouts.json"))
+		}, func(b *bench) string { return filepath.Join(b.dir, "rollouts.json") }, 0, "ends in .jsonl"},
 		{"only the files beside them", func(_ *testing.T, b *bench, c *collect.AggregateConfig) {
 			c.Patterns = []string{filepath.Join(b.dir, "out", "*s.jsonl")}
 		}, func(b *bench) string { return filepath.Join(b.dir, "out", "*s.jsonl") }, 0, "no rollouts file matches"},
@@ -414,24 +431,85 @@ func TestAggregateKeepsWhatAJoinedOutputAloneHas(t *testing.T) {
 
 // A joined output that has got more meanwhile is not replaced by one that lacks it.
 func TestAggregateDoesNotReplaceWhatWouldBeLost(t *testing.T) {
+	for name, more := range map[string]struct{ results, failures, says string }{
+		"a result":  {resultRow(99, 0, "1"), "", "(results: 1, failures: 0)"},
+		"a failure": {"", strings.Replace(failureRow(3, 0, false), "boom", "again", 1), "(results: 0, failures: 1)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := shards(t)
+			config, _ := b.joining()
+			config.Patterns = []string{filepath.Join(filepath.Dir(b.config.Output), "rollouts.shard-*.jsonl")}
+			config.Overwrite = true
+			for range 2 { // the same again replaces the same
+				if _, err := collect.Aggregate(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+			}
+			writeFile(t, b.files().Rollouts, read(t, b.files().Rollouts)+more.results)
+			writeFile(t, b.files().Failures, read(t, b.files().Failures)+more.failures)
+			before := b.snapshot(t)
+			_, err := collect.Aggregate(t.Context(), config)
+			var changed *collect.ChangedError
+			if !errors.As(err, &changed) || !strings.HasSuffix(err.Error(), more.says) {
+				t.Errorf("got %v, want a refusal with %s", err, more.says)
+			}
+			if diff := cmp.Diff(before, b.snapshot(t)); diff != "" {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Names that a shell has put in the place of a pattern are taken for what they are, and
+// a file that has two of them is one.
+func TestAggregateOfNames(t *testing.T) {
 	b := shards(t)
-	config, _ := b.joining()
-	config.Patterns = []string{filepath.Join(filepath.Dir(b.config.Output), "rollouts.shard-*.jsonl")}
-	config.Overwrite = true
-	for range 2 { // the same again replaces the same
-		if _, err := collect.Aggregate(t.Context(), config); err != nil {
-			t.Fatal(err)
-		}
+	config, notes := b.joining()
+	dir := filepath.Dir(b.config.Output)
+	entries, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	more := read(t, b.files().Rollouts) + resultRow(99, 0, "1")
-	writeFile(t, b.files().Rollouts, more)
-	before := b.snapshot(t)
-	_, err := collect.Aggregate(t.Context(), config)
-	var changed *collect.ChangedError
-	if !errors.As(err, &changed) || !strings.Contains(err.Error(), "results of 1 rollouts that the files to be joined have not") {
-		t.Errorf("got %v, want a refusal", err)
+	config.Patterns = append(entries, dir+"/./"+filepath.Base(b.part(1)))
+	joined, err := collect.Aggregate(t.Context(), config)
+	if err != nil || joined.Parts != 3 || joined.Done != 11 || len(joined.Twice)+len(*notes) != 0 {
+		t.Errorf("joined %+v, %v, notes %q; want three parts, and nothing twice", joined, err, *notes)
 	}
-	if diff := cmp.Diff(before, b.snapshot(t)); diff != "" {
-		t.Errorf("files (-before +after):\n%s", diff)
+}
+
+// Shards are those of their own output; what another division of it has left is noted.
+func TestShardsOfSeveralOutputs(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		there   []string
+		missing []string
+		notes   int
+	}{
+		{"all of one", []string{"a.shard-01-of-02.jsonl", "a.shard-02-of-02.jsonl"}, nil, 0},
+		{"a half of each of two", []string{"a.shard-01-of-02.jsonl", "b.shard-02-of-02.jsonl"}, []string{"a.shard-02-of-02.jsonl", "b.shard-01-of-02.jsonl"}, 0},
+		{"two divisions", []string{"a.shard-01-of-02.jsonl", "a.shard-02-of-02.jsonl", "a.shard-01-of-03.jsonl", "a.shard-03-of-03.jsonl"}, []string{"a.shard-02-of-03.jsonl"}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for i, name := range test.there {
+				path := filepath.Join(dir, name)
+				writeFile(t, path, resultRow(i, 0, "1"))
+				writeFile(t, collect.FilesOf(path).Inputs, fmt.Sprintf(`{"_ng_task_index":%d,"_ng_rollout_index":0,"task_id":{}}`+"\n", i))
+			}
+			var notes []string
+			joined, err := collect.Aggregate(t.Context(), collect.AggregateConfig{
+				Patterns: []string{filepath.Join(dir, "*.shard-*.jsonl")}, Output: filepath.Join(dir, "joined.jsonl"),
+				Note: func(note string) { notes = append(notes, note) },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.missing, bases(joined.MissingShards)); diff != "" {
+				t.Errorf("missing shards (-want +got):\n%s", diff)
+			}
+			if len(notes) != test.notes || len(notes) > 0 && !strings.Contains(notes[0], "some may be left from another run") {
+				t.Errorf("notes %q, want %d", notes, test.notes)
+			}
+		})
 	}
 }

@@ -3,6 +3,8 @@ package collect
 import (
 	"errors"
 	"fmt"
+	"os"
+	"time"
 )
 
 // An OwnedError says that another run is writing to the output.
@@ -19,15 +21,15 @@ var errNoLocks = errors.New("the file system has no locks")
 const tries = 10
 
 // own opens the rollouts file as its only owner, with an *[OwnedError] when there
-// is another. The lock is the operating system's: it ends with the process,
+// is another. The lock is the operating system's ([lock]): it ends with the process,
 // however that ends.
-func own(path string, note func(string)) (*output, error) {
+func own(path string, lock func(*os.File) error, note func(string)) (*output, error) {
 	for range tries {
 		file, made, err := openOrMake(path)
 		if err != nil {
 			return nil, &OutputError{File: path, Err: err}
 		}
-		if err := lock(file); errors.Is(err, errNoLocks) {
+		if err := lockSoon(file, lock); errors.Is(err, errNoLocks) {
 			note(fmt.Sprintf("%s: %v: see to it yourself that no other run writes to this output", path, err))
 		} else if err != nil {
 			_ = file.Close()
@@ -43,4 +45,19 @@ func own(path string, note func(string)) (*output, error) {
 		_ = o.close() // its owner has taken it away meanwhile
 	}
 	return nil, &OutputError{File: path, Err: errors.New("it is taken away as soon as it is made")}
+}
+
+// lockWait is for how long a lock is tried for: whoever only looks whether a file is
+// owned has its lock for a moment.
+const lockWait = 200 * time.Millisecond
+
+func lockSoon(file *os.File, lock func(*os.File) error) (err error) {
+	const looks = 10
+	for range looks {
+		if err = lock(file); err == nil || errors.Is(err, errNoLocks) {
+			return err
+		}
+		time.Sleep(lockWait / looks)
+	}
+	return err
 }

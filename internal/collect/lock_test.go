@@ -9,7 +9,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -244,6 +246,22 @@ func TestRunsThatAreBegunAtOnce(t *testing.T) {
 			t.Fatalf("%d runs went through and left %d results, want 1 and 3", went.Load(), got)
 		}
 	}
+}
+
+// Whoever only looks whether an output is owned, as an aggregation does, turns nobody
+// away.
+func TestALookAtAnOutputTurnsNobodyAway(t *testing.T) {
+	b := onStage(t, flat(1), atOnce(nil))
+	writeFile(t, b.config.Output, "")
+	looking, err := os.Open(b.config.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(looking.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(10*time.Millisecond, func() { _ = looking.Close() })
+	b.run(t)
 }
 
 // So it is with outputs that are joined.

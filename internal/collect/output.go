@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -48,18 +49,19 @@ func FilesOf(output string) Files {
 		Rollouts:  output,
 		Failures:  base + failuresSuffix,
 		Inputs:    base + inputsSuffix,
-		Aggregate: base + "_aggregate_metrics.json",
+		Aggregate: base + aggregateSuffix,
 	}
 }
 
 const (
-	failuresSuffix = "_failures.jsonl"
-	inputsSuffix   = "_materialized_inputs.jsonl"
+	failuresSuffix  = "_failures.jsonl"
+	inputsSuffix    = "_materialized_inputs.jsonl"
+	aggregateSuffix = "_aggregate_metrics.json"
 )
 
-// IsBeside reports whether a name is that of the failures or inputs of an output.
+// IsBeside reports whether a name is that of a file beside an output.
 func IsBeside(path string) bool {
-	return strings.HasSuffix(path, failuresSuffix) || strings.HasSuffix(path, inputsSuffix)
+	return slices.ContainsFunc([]string{failuresSuffix, inputsSuffix, aggregateSuffix}, func(suffix string) bool { return strings.HasSuffix(path, suffix) })
 }
 
 // An ExistsError says that a run would overwrite what another has written.
@@ -99,10 +101,20 @@ func (f Files) CheckFree() error {
 	return nil
 }
 
+// A disk is what an output needs of its file. One is that of the operating system, the
+// other a test's, which tells what was done to it in what order.
+type disk interface {
+	io.WriterAt
+	Truncate(size int64) error
+	Sync() error
+	Stat() (fs.FileInfo, error)
+	Close() error
+}
+
 // An output is a file of lines at whose end a run writes. What is in it stays.
 type output struct {
 	path   string
-	file   *os.File
+	file   disk
 	made   bool  // the file was not there before
 	end    int64 // where the whole lines end
 	broken error // why no further line is written: the last one may be half there
@@ -214,13 +226,13 @@ func (o *output) stillThere() error {
 	return err
 }
 
-// stillNamed reports that a file has lost its name, or that another has it now.
-func stillNamed(file *os.File, path string) (fs.FileInfo, error) {
+// stillNamed reports that an open file has lost its name, or that another has it now.
+func stillNamed(file interface{ Stat() (fs.FileInfo, error) }, path string) (open fs.FileInfo, err error) {
 	named, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	open, err := file.Stat()
+	open, err = file.Stat()
 	if err == nil && !os.SameFile(named, open) {
 		err = errors.New("it has been replaced by another file during the run")
 	}
@@ -237,7 +249,7 @@ func (o *output) close() error {
 // writeWhole writes a file under another name and gives it its own when it is
 // whole and on disk. That other name is the path's with ".next" behind it: whoever
 // writes owns the output.
-func writeWhole(path string, write func(io.Writer) error) (err error) {
+func writeWhole(path string, write func(io.Writer) error) error {
 	next := path + nextSuffix
 	if err := writeAnew(next, write); err != nil {
 		return err
@@ -259,6 +271,14 @@ func writeAnew(path string, write func(io.Writer) error) (err error) {
 			_ = os.Remove(path)
 		}
 	}()
+	return fill(path, file, write)
+}
+
+// fill writes a new file, has it on disk, and closes it.
+func fill(path string, file interface {
+	io.WriteCloser
+	Sync() error
+}, write func(io.Writer) error) error {
 	buffer := bufio.NewWriterSize(file, 256<<10)
 	if err := write(buffer); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -99,15 +100,52 @@ func (s Shard) Output(output string) string {
 	return fmt.Sprintf("%s.shard-%0*d-of-%0*d.jsonl", strings.TrimSuffix(output, ".jsonl"), width, s.Part, width, s.Of)
 }
 
-var shardName = regexp.MustCompile(`\.shard-(\d{1,9})-of-(\d{1,9})\.jsonl$`)
+var shardName = regexp.MustCompile(`^(.*)\.shard-(\d{1,9})-of-(\d{1,9})\.jsonl$`)
+
+// A division is a dataset in so many shards, and the output that they are parts of.
+type division struct {
+	output string
+	of     int
+}
 
 // shardOf is the shard whose rollouts file has that name.
-func shardOf(path string) (s Shard, ok bool) {
+func shardOf(path string) (d division, s Shard, ok bool) {
 	match := shardName.FindStringSubmatch(path)
 	if match == nil {
-		return Shard{}, false
+		return division{}, Shard{}, false
 	}
-	s.Part, _ = strconv.Atoi(match[1]) // digits, and few
-	s.Of, _ = strconv.Atoi(match[2])
-	return s, s.check() == nil
+	s.Part, _ = strconv.Atoi(match[2]) // digits, and few
+	s.Of, _ = strconv.Atoi(match[3])
+	return division{match[1] + ".jsonl", s.Of}, s, s.check() == nil
+}
+
+// missingShards are the rollouts files of shards that the names of others speak of.
+// Two divisions of one output are noted: one of them may be left from another run.
+func missingShards(paths []string, note func(string)) []string {
+	there := map[division]map[Shard]bool{}
+	for _, path := range paths {
+		d, shard, ok := shardOf(path)
+		if !ok {
+			continue
+		}
+		if there[d] == nil {
+			there[d] = map[Shard]bool{}
+		}
+		there[d][shard] = true
+	}
+	var missing []string
+	divided := map[string]int{} // outputs, and into how many shards
+	for d, shards := range there {
+		if of, twice := divided[d.output]; twice {
+			note(fmt.Sprintf("there are shards of %s by %d and by %d: some may be left from another run", d.output, min(d.of, of), max(d.of, of)))
+		}
+		divided[d.output] = d.of
+		for part := 1; part <= d.of; part++ {
+			if shard := (Shard{Part: part, Of: d.of}); !shards[shard] {
+				missing = append(missing, shard.Output(d.output))
+			}
+		}
+	}
+	slices.Sort(missing)
+	return missing
 }

@@ -1,0 +1,217 @@
+package collect
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/internal/rawjson"
+)
+
+// A watched file tells what is done to it, in what order.
+type watched struct {
+	*os.File
+	done   []string
+	broken map[string]error // what fails
+}
+
+func watch(t *testing.T, text string) *watched {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "r.jsonl")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return &watched{File: file, broken: map[string]error{}}
+}
+
+// output is the file as a run has it.
+func (w *watched) output(t *testing.T) *output {
+	t.Helper()
+	o, err := newOutput(w.Name(), w.File, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.file = w
+	return o
+}
+
+func (w *watched) does(what string) error {
+	if err := w.broken[what]; err != nil {
+		return err
+	}
+	w.done = append(w.done, what)
+	return nil
+}
+
+func (w *watched) WriteAt(p []byte, at int64) (int, error) {
+	if err := w.does("write"); err != nil {
+		return 0, err
+	}
+	return w.File.WriteAt(p, at)
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	if err := w.does("write"); err != nil {
+		return 0, err
+	}
+	return w.File.Write(p)
+}
+
+func (w *watched) Sync() error { return errors.Join(w.does("sync"), w.File.Sync()) }
+
+func (w *watched) Truncate(size int64) error {
+	return errors.Join(w.does("truncate"), w.File.Truncate(size))
+}
+
+func (w *watched) Close() error { return errors.Join(w.does("close"), w.File.Close()) }
+
+func (w *watched) want(t *testing.T, text string, done ...string) {
+	t.Helper()
+	if diff := cmp.Diff(done, w.done); diff != "" {
+		t.Errorf("what was done (-want +got):\n%s", diff)
+	}
+	if got, err := os.ReadFile(w.Name()); err != nil || string(got) != text {
+		t.Errorf("the file has %.100q, %v, want %.100q", got, err, text)
+	}
+}
+
+func line(text string) rawjson.Body { return rawjson.Body{[]byte(text)} }
+
+// Lines are on disk when they count: those that come together with one fsync, which
+// comes last.
+func TestLinesAreOnDiskWhenTheyAreWritten(t *testing.T) {
+	w := watch(t, "a\n")
+	if err := w.output(t).write(line("b"), line("c")); err != nil {
+		t.Fatal(err)
+	}
+	w.want(t, "a\nb\nc\n", "write", "sync")
+
+	long := strings.Repeat("x", 100_000)
+	w = watch(t, "")
+	if err := w.output(t).write(line(long), line("c")); err != nil {
+		t.Fatal(err)
+	}
+	if last := len(w.done) - 1; w.done[last] != "sync" || strings.Count(strings.Join(w.done, " "), "sync") != 1 {
+		t.Errorf("done: %s, want one sync, at the end", w.done)
+	}
+}
+
+// A line of which nobody knows whether it is on disk is taken back, and nothing is
+// written behind it.
+func TestALineThatIsNotOnDisk(t *testing.T) {
+	for _, what := range []string{"write", "sync"} {
+		w := watch(t, "a\n")
+		full := errors.New("no room")
+		w.broken[what] = full
+		o := w.output(t)
+		var broken *OutputError
+		if err := o.write(line("b")); !errors.As(err, &broken) || !errors.Is(err, full) || broken.File != w.Name() {
+			t.Errorf("%s: got %v", what, err)
+		}
+		w.broken, w.done = nil, nil
+		if err := o.write(line("c")); !errors.Is(err, full) {
+			t.Errorf("%s: the next line: got %v, want the same", what, err)
+		}
+		w.want(t, "a\n")
+	}
+}
+
+// What a killed run has left of a line is gone for good, or its line whole, before
+// anything is written behind it.
+func TestATailIsMendedOnDisk(t *testing.T) {
+	for _, test := range []struct {
+		before, after string
+		tail          tail
+		done          []string
+	}{
+		{"a\nb", "a\n", tail{at: 2, size: 1}, []string{"truncate", "sync"}},
+		{"a\nb", "a\nb\n", tail{at: 2, size: 1, whole: true}, []string{"write", "truncate", "sync"}},
+		{"a\n", "a\n", tail{at: 2}, nil},
+	} {
+		w := watch(t, test.before)
+		o := w.output(t)
+		if err := o.mend(test.tail, func(string) {}); err != nil {
+			t.Fatal(err)
+		}
+		w.want(t, test.after, test.done...)
+		w.done = nil
+		if err := o.write(line("c")); err != nil {
+			t.Fatal(err)
+		}
+		w.want(t, test.after+"c\n", "write", "sync")
+	}
+}
+
+// A file that takes another's place is on disk before it does.
+func TestANewFileIsOnDiskBeforeItIsClosed(t *testing.T) {
+	w := watch(t, "")
+	err := fill(w.Name(), w, func(w io.Writer) error {
+		_, err := io.WriteString(w, "a\n")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.want(t, "a\n", "write", "sync", "close")
+}
+
+// Where there are no locks a run says so, and goes on.
+func TestAFileSystemWithoutLocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.jsonl")
+	for range 2 { // at once: nobody keeps the second away
+		var notes []string
+		o, err := own(path, func(*os.File) error { return errNoLocks }, func(note string) { notes = append(notes, note) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = o.close() }()
+		if want := path + ": the file system has no locks: see to it yourself that no other run writes to this output"; len(notes) != 1 || notes[0] != want {
+			t.Errorf("notes %q, want %q", notes, want)
+		}
+	}
+}
+
+// A lock on a file that its owner has just taken away is none: another may have made
+// the file anew.
+func TestALockOnAFileThatIsGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.jsonl")
+	taken := 0
+	o, err := own(path, func(file *os.File) error {
+		if taken++; taken == 1 { // its owner is gone by now, and so is the file
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return lock(file)
+	}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = o.close() }()
+	if err := o.stillThere(); err != nil || taken != 2 {
+		t.Errorf("it was locked %d times, and then %v; want twice, and the file that is there", taken, err)
+	}
+	if _, err := own(path, lock, func(string) {}); !errors.As(err, new(*OwnedError)) {
+		t.Errorf("another may have it: %v", err)
+	}
+}
+
+// One that is taken away whenever it is made is said.
+func TestAFileThatNobodyCanOwn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.jsonl")
+	_, err := own(path, func(*os.File) error { return os.Remove(path) }, func(string) {})
+	var broken *OutputError
+	if !errors.As(err, &broken) || broken.File != path {
+		t.Errorf("got %v, want an error that names %s", err, path)
+	}
+}
