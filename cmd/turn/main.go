@@ -88,7 +88,7 @@ func (p program) main() int {
 	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
 	if exit.err != nil {
-		_, _ = fmt.Fprintf(stderr, "turn: %v\n", err)
+		_, _ = fmt.Fprintf(stderr, "turn: %s\n", progress.Printable(err.Error()))
 	}
 	if exit.hint != "" {
 		_, _ = fmt.Fprintf(stderr, "Try: %s\n", exit.hint)

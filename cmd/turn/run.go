@@ -95,7 +95,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	c.Output = shard.Output(c.Output)
 	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
-	meter, screen := c.progress(p.Stderr, stderr)
+	meter, screen := c.progress(p, stderr)
 	logger := newLogger(p.Stderr, screen)
 	target, err := c.target(logger)
 	if err != nil {
@@ -126,7 +126,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 			c.logStart(logger, target, policy, shard, owed)
 			c.warnOfTools(logger, target, owed)
 		}})
-		if !isRegular(c.Dataset) {
+		if collect.IsSlow(c.Dataset) {
 			logger.Info().Str("dataset", c.Dataset).Msg(waitingForDataset)
 		}
 	}
@@ -147,13 +147,6 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 		return c.explain(err, summary)
 	}
 	return c.status(context.Cause(signalled), summary)
-}
-
-// isRegular reports whether a dataset is a file that is there to be read, and no
-// standard input or pipe, which may have nothing to give yet.
-func isRegular(dataset string) bool {
-	info, err := os.Stat(dataset)
-	return dataset != "-" && err == nil && info.Mode().IsRegular()
 }
 
 // tell says what came out, to whoever wants to know.
@@ -358,10 +351,10 @@ func (c *runCommand) params() []collect.Param {
 }
 
 // progress makes the meter of the run and the screen that shows it, on out, which
-// stands before the terminal or file that w is.
-func (c *runCommand) progress(w, out io.Writer) (*progress.Meter, *progress.Screen) {
+// stands before the program's standard error.
+func (c *runCommand) progress(p program, out io.Writer) (*progress.Meter, *progress.Screen) {
 	meter := &progress.Meter{FailuresAsZero: c.CountFailuresAsZero}
-	if file, ok := w.(*os.File); ok && isTerminal(w) && !(c.JSON && isTerminal(os.Stdout)) { // one line at a time there
+	if file, ok := p.Stderr.(*os.File); ok && isTerminal(file) && !isDumb() && !(c.JSON && isTerminal(p.Stdout)) { // one line at a time there
 		return meter, progress.NewLiveScreen(meter, out, int(file.Fd()))
 	}
 	return meter, progress.NewScreen(meter, out)

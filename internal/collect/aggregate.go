@@ -29,7 +29,7 @@ type AggregateConfig struct {
 
 // Aggregate joins the outputs of several runs, shards of one dataset as a rule, and
 // returns what came out of them together. A rollout that is there twice counts
-// once, as in the first file that has it. An earlier joined output that matches is
+// once, as in the first file that has it, in the order of the patterns. An earlier joined output that matches is
 // joined too, behind the others: it may have been resumed. The joined output can be
 // resumed like any other.
 //
@@ -134,9 +134,8 @@ func matchesOf(pattern string) ([]string, error) {
 // isNoPart reports whether a file that matches is none of the rollouts files.
 func isNoPart(path string) bool { return IsBeside(path) || !strings.HasSuffix(path, ".jsonl") }
 
-// distinct are the files that have these names, each once, in the order of the names.
+// distinct are the files that have these names, each once, in their order.
 func distinct(paths []string) []string {
-	slices.Sort(paths)
 	var (
 		distinct []string
 		infos    []os.FileInfo

@@ -32,12 +32,19 @@ func (e *InputError) Unwrap() error { return e.Err }
 // stdinName is how the standard input is named on the command line.
 const stdinName = "-"
 
+// IsSlow reports whether a dataset may have nothing to give for ever: it is the standard
+// input, a terminal or a pipe.
+func IsSlow(name string) bool {
+	info, err := os.Stat(name)
+	return name == stdinName || err == nil && !info.Mode().IsRegular() && !info.IsDir()
+}
+
 // openDataset opens a JSONL file, gzipped when its name ends in .gz, or the
-// standard input. What may have nothing to give for ever, a terminal or a pipe, is
-// read until drain is closed, and ends with [ErrStopped] then.
+// standard input. One that [IsSlow] is read until drain is closed, and ends with
+// [ErrStopped] then.
 func openDataset(name string, stdin io.Reader, drain <-chan struct{}) (io.ReadCloser, error) {
 	if name == stdinName {
-		return untilDrained(func() (io.Reader, error) { return stdin, nil }, drain), nil
+		return untilDrained(func() (io.ReadCloser, error) { return io.NopCloser(stdin), nil }, drain), nil
 	}
 	info, err := os.Stat(name)
 	if err != nil {
@@ -47,10 +54,10 @@ func openDataset(name string, stdin io.Reader, drain <-chan struct{}) (io.ReadCl
 		return nil, syscall.EISDIR
 	}
 	var dataset io.ReadCloser
-	if open := func() (io.Reader, error) { return os.Open(name) }; info.Mode().IsRegular() {
-		dataset, err = os.Open(name)
+	if IsSlow(name) {
+		dataset = untilDrained(func() (io.ReadCloser, error) { return os.Open(name) }, drain)
 	} else {
-		dataset = untilDrained(open, drain)
+		dataset, err = os.Open(name)
 	}
 	if err != nil || !strings.HasSuffix(name, ".gz") {
 		return dataset, err
@@ -73,15 +80,13 @@ func (g gzipFile) Close() error { return errors.Join(g.Reader.Close(), g.file.Cl
 // untilDrained reads what open gives until drain is closed, also when opening or
 // reading it does not come to an end. What is read of it by then is lost, as it is
 // when the process ends.
-func untilDrained(open func() (io.Reader, error), drain <-chan struct{}) io.ReadCloser {
+func untilDrained(open func() (io.ReadCloser, error), drain <-chan struct{}) io.ReadCloser {
 	out, in := io.Pipe()
 	go func() { // ends with its input, at the latest with the process
 		from, err := open()
 		if err == nil {
 			_, err = io.Copy(in, from)
-		}
-		if closer, ok := from.(io.Closer); ok && err != nil {
-			_ = closer.Close() // it was only read
+			_ = from.Close() // it was only read
 		}
 		_ = in.CloseWithError(err) // it never fails
 	}()

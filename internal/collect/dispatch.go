@@ -172,8 +172,8 @@ func (c *collector) settle(a attempt) {
 	if a.err != nil && !errors.Is(c.broken, a.err) { // all who wrote to a file that has broken have the same
 		c.broken = errors.Join(c.broken, a.err)
 	}
-	if err := c.queue.rows.stillThere(); err != nil && c.broken == nil {
-		c.broken = &OutputError{File: c.files.Inputs, Err: err}
+	if err := c.stillThere(); c.broken == nil {
+		c.broken = err
 	}
 	if !cut {
 		c.hear(a)
@@ -192,6 +192,18 @@ func (c *collector) settle(a attempt) {
 	c.config.Observer.Ended(rolloutOf(a.TaskID, t.key), a.Attempt)
 }
 
+// stillThere reports that a file is gone to which nothing may have been written lately.
+// The rollouts file is looked at with each line.
+func (c *collector) stillThere() error {
+	if err := c.queue.rows.stillThere(); err != nil {
+		return &OutputError{File: c.files.Inputs, Err: err}
+	}
+	if _, err := stillNamed(c.failures.file, c.files.Failures); err != nil {
+		return &OutputError{File: c.files.Failures, Err: err}
+	}
+	return nil
+}
+
 // hear looks for the beginning and the end of an outage.
 func (c *collector) hear(a attempt) {
 	if c.summary.Owed.Servers != 1 {
@@ -199,12 +211,12 @@ func (c *collector) hear(a attempt) {
 	}
 	f := a.Failure
 	if f == nil || !c.config.Target.Away(f) {
-		if c.outage.over(a.began) {
+		if c.outage.over(f, a.began) {
 			c.config.Note("the servers answer again: rows begin")
 		}
 		return
 	}
-	if c.outage.met(f.Reason, a.Took, time.Now()) {
+	if c.outage.met(f, a.Took, time.Now()) {
 		c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
 	}
 }
@@ -214,7 +226,7 @@ func (c *collector) givesUp(now time.Time) bool {
 	if !c.outage.hopeless(now) {
 		return false
 	}
-	c.gaveUp = &OutageError{c.outage.reason}
+	c.gaveUp = &OutageError{c.outage.first.Reason}
 	return true
 }
 
@@ -231,6 +243,9 @@ func (c *collector) retry(t *turn, f *failures.Failure) (again bool) {
 	if !again {
 		c.summary.addFailure(t.key.task, FailureGroup{f.Stage, f.Kind}, f.Reason, f.Terminal || c.past.failures[t.key].terminal)
 		return false
+	}
+	if c.config.Target.Away(f) {
+		wait += c.outage.floor(t.attempts, now)
 	}
 	t.due = now.Add(wait)
 	c.queue.push(*t)

@@ -1,6 +1,7 @@
 package collect_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -442,7 +443,7 @@ func TestInputsThatBreakEndWhatRuns(t *testing.T) {
 	inputs := filepath.Join(dir, "rollouts_materialized_inputs.jsonl")
 	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
 		if is(r, "0-0") {
-			if err := os.WriteFile(inputs, []byte("{}\n{}\n"), 0o644); err != nil {
+			if err := os.WriteFile(inputs, bytes.Repeat([]byte("{}\n"), 500_000), 0o644); err != nil {
 				t.Error(err)
 			}
 			return nil, nil
@@ -600,6 +601,66 @@ func TestAnOutageIsNotEndedByWhatBeganBeforeIt(t *testing.T) {
 	// It begins with the first that ends well, and each ten seconds a row looks.
 	if summary.Done != 32 || summary.Failed > 70 || len(notes) != 1 || gaveUp == nil {
 		t.Errorf("%d done, %d failed, notes %q and %v; want 32, at most 70, one and that it gave up", summary.Done, summary.Failed, notes, gaveUp)
+	}
+}
+
+// Refusals that are far apart are no outage, whatever takes its time meanwhile: each is
+// tried as often as it may be, and nobody gives up.
+func TestScatteredFailuresAreNoOutage(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if !is(r, "3-0") {
+			return nil, after(ctx, time.Hour)
+		}
+		f := away()
+		f.RetryAfter = 5 * time.Minute
+		return nil, f
+	}}
+	var notes []string
+	summary := play(t, 4, s, func(c *collect.Config) {
+		c.Concurrency, c.Policy.MaxAttempts = 4, 5
+		c.Note = func(note string) { notes = append(notes, note) }
+	})
+	if summary.Done != 3 || summary.Failed != 1 || summary.Attempts != 8 || len(notes) != 0 {
+		t.Errorf("summary %+v, notes %q; want three done, one that failed five times, and no word", summary, notes)
+	}
+}
+
+// That the resources server refuses a row says nothing of an agent server that is away.
+func TestAnOutageOfTheAgentServer(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if strings.HasSuffix(strings.TrimSuffix(r.EpisodeID.RolloutID, "-0"), "5") {
+			f := refusal()
+			f.Terminal = true
+			return nil, f
+		}
+		f := away()
+		f.Stage = failures.StageAgent
+		return nil, f
+	}}
+	var gaveUp error
+	summary := playTo(t, 2000, s, func(c *collect.Config) { c.Concurrency = 16 }, func(err error, _ time.Duration) { gaveUp = err })
+	if summary.Missing() < 1900 || gaveUp == nil {
+		t.Errorf("%d failed and %d missing with %v, want nearly all missing, and that it gave up", summary.Failed, summary.Missing(), gaveUp)
+	}
+}
+
+// A server that is away for as long as it takes to start one costs no rollout: those
+// that have met that are not tried again at once.
+func TestAShortOutageCostsNothing(t *testing.T) {
+	var began time.Time
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if time.Since(began) < 11*time.Second {
+			_ = after(ctx, time.Second)
+			return nil, away()
+		}
+		return nil, after(ctx, time.Second)
+	}}
+	summary := play(t, 100, s, func(c *collect.Config) {
+		began = time.Now()
+		c.Concurrency, c.Policy = 64, retry.Policy{}
+	})
+	if summary.Done != 100 {
+		t.Errorf("%d done and %d failed, want all done", summary.Done, summary.Failed)
 	}
 }
 

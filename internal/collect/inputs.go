@@ -27,6 +27,7 @@ type place struct{ start, size int64 }
 type inputs struct {
 	path  string
 	file  *os.File
+	size  int64 // when it was opened
 	lines *lines
 	torn  bool // what next could not read is a last line that was cut off
 }
@@ -36,13 +37,21 @@ func openInputs(path string) (*inputs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &inputs{path: path, file: file, lines: newLines(file)}, nil
+	info, err := file.Stat()
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return &inputs{path: path, file: file, size: info.Size(), lines: newLines(file)}, nil
 }
 
-// stillThere reports that the file has been taken away or replaced: a resumption
+// stillThere reports that the file has been taken away, replaced or cut: a resumption
 // would not find what this run owed.
 func (in *inputs) stillThere() error {
-	_, err := stillNamed(in.file, in.path)
+	open, err := stillNamed(in.file, in.path)
+	if err == nil && open.Size() < in.size {
+		err = errors.New("it has been cut during the run")
+	}
 	return err
 }
 

@@ -39,8 +39,8 @@ type metrics struct {
 	// failuresAsZero has failed rollouts be samples with a reward of 0 in statistics
 	// of our own.
 	failuresAsZero bool
-	// there says that the file has metrics of these results already. They stay unless
-	// there are better ones: they may have taken the place of a server's that was away.
+	// there says that the file has a server's metrics of these results already, which
+	// stay where nobody computes them anew.
 	there bool
 	note  func(string)
 }
@@ -263,7 +263,7 @@ func usage(response []byte) rawjson.Body {
 // own are statistics of one server's results, in the fields of a reply to POST
 // /aggregate_metrics.
 func (m metrics) own(server string) (rawjson.Object, error) {
-	owed, err := owedOf(m.files.Inputs, server)
+	owed, err := m.owed(server)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func (m metrics) own(server string) (rawjson.Object, error) {
 	}
 	_, err = readOutput(m.files.Failures, func(_ []byte, fields rawjson.Object) error {
 		k, err := keyOf(fields)
-		if err != nil || fields.Text("_ng_environment_server") != server || done[k] {
+		if err != nil || fields.Text("_ng_environment_server") != server || done[k] || !owed.has(k) {
 			return err
 		}
 		done[k] = true
@@ -300,21 +300,32 @@ func (m metrics) own(server string) (rawjson.Object, error) {
 
 // owed counts the rollouts that one server owes.
 type owed struct {
-	tasks   map[int64]int // of a task
-	repeats map[int64]int // of a rollout index
-	most    int           // of one task
+	tasks    map[int64]int // of a task
+	repeats  map[int64]int // of a rollout index
+	most     int           // of one task
+	rollouts map[key]bool  // nil: nobody asks for single ones
 }
 
-func owedOf(inputs, server string) (owed, error) {
+// has reports whether a rollout is owed, as far as that is known.
+func (o owed) has(k key) bool { return len(o.rollouts) == 0 || o.rollouts[k] }
+
+func (m metrics) owed(server string) (owed, error) {
 	o := owed{tasks: map[int64]int{}, repeats: map[int64]int{}}
-	_, err := readOutput(inputs, func(_ []byte, fields rawjson.Object) error {
+	if m.failuresAsZero { // only then does a failure count
+		o.rollouts = map[key]bool{}
+	}
+	_, err := readOutput(m.files.Inputs, func(_ []byte, fields rawjson.Object) error {
 		k, err := keyOf(fields)
-		if err == nil && fields.Text("_ng_environment_server") == server {
-			o.tasks[k.task]++
-			o.most = max(o.most, o.tasks[k.task])
-			o.repeats[k.rollout]++
+		if err != nil || fields.Text("_ng_environment_server") != server {
+			return err
 		}
-		return err
+		o.tasks[k.task]++
+		o.most = max(o.most, o.tasks[k.task])
+		o.repeats[k.rollout]++
+		if o.rollouts != nil {
+			o.rollouts[k] = true
+		}
+		return nil
 	})
 	return o, err
 }
@@ -351,18 +362,41 @@ func (s *statistics) metrics() rawjson.Object {
 			agent.Int(fmt.Sprintf("pass@%d/num_tasks", k), int64(pass.Tasks))
 		}
 	}
-	agent.Int("num_samples", int64(s.all.Samples()))
+	agent.Int(samplesName, int64(s.all.Samples()))
 	masked := 0
 	for _, n := range s.masked {
 		masked += n
 	}
-	agent.Int("num_masked", int64(masked))
+	agent.Int(maskedName, int64(masked))
 	return rawjson.Object{
 		{Name: "agent_metrics", Value: agent.End().Bytes()},
 		{Name: "key_metrics", Value: key.End().Bytes()},
 		{Name: "group_level_metrics", Value: s.groups()},
 		{Name: "repeat_level_metrics", Value: s.byRepeat()},
 	}
+}
+
+// The names of counts in statistics of our own, which tell these from a server's.
+const (
+	samplesName = "num_samples"
+	maskedName  = "num_masked"
+)
+
+// hasOthers reports whether there is a file of metrics that are not statistics of our
+// own.
+func hasOthers(path string) bool {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	type entry struct {
+		Metrics map[string]json.RawMessage `json:"agent_metrics"`
+	}
+	var entries []entry
+	_ = json.Unmarshal(text, &entries) // of another form: it is somebody's
+	return !slices.ContainsFunc(entries, func(e entry) bool {
+		return e.Metrics[samplesName] != nil && e.Metrics[maskedName] != nil
+	})
 }
 
 // PassesOf are the k of pass@k for so many repeats.

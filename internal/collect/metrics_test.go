@@ -399,13 +399,21 @@ func TestStatisticsWithFailuresAsZero(t *testing.T) {
 		return nil, errors.New("nobody is there")
 	}})
 	b.config.FailuresAsZero = true
-	if got := mean(b.run(t)); got != 0.75 {
-		t.Errorf("the summary's mean is %v, want 0.75", got)
-	}
-	var entries []struct {
-		Metrics map[string]float64 `json:"agent_metrics"`
-	}
-	if err := json.Unmarshal([]byte(read(t, b.files().Aggregate)), &entries); err != nil || len(entries) != 1 || entries[0].Metrics["mean/reward"] != 0.75 || entries[0].Metrics["num_samples"] != 4 {
-		t.Errorf("metrics %+v, %v, want a mean of 0.75 over 4", entries, err)
+	for _, test := range []struct {
+		limit   int // a narrower resumption asks for less
+		mean    float64
+		samples float64
+	}{{0, 0.75, 4}, {3, 1, 3}} {
+		b.config.Limit = test.limit
+		if got := mean(b.run(t)); got != test.mean {
+			t.Errorf("the summary's mean is %v, want %v", got, test.mean)
+		}
+		var entries []struct {
+			Metrics map[string]float64 `json:"agent_metrics"`
+		}
+		if err := json.Unmarshal([]byte(read(t, b.files().Aggregate)), &entries); err != nil || len(entries) != 1 || entries[0].Metrics["mean/reward"] != test.mean || entries[0].Metrics["num_samples"] != test.samples {
+			t.Errorf("metrics %+v, %v, want a mean of %v over %v", entries, err, test.mean, test.samples)
+		}
+		b.config.Resume = true
 	}
 }

@@ -3,6 +3,9 @@ package collect
 import (
 	"fmt"
 	"time"
+
+	"example.com/turn/failures"
+	"example.com/turn/retry"
 )
 
 // An OutageError says that a run ended because nobody was there to go on with.
@@ -18,12 +21,12 @@ func (e *OutageError) Error() string {
 // Its zero value is none.
 type outage struct {
 	on      bool
-	reason  string        // the failure that it began with
-	strikes int           // attempts that found nobody there, and none since that found somebody
-	since   time.Time     // when the first of them had failed
-	last    time.Time     // and the last
-	took    time.Duration // that the slowest of them needed to find out
-	until   time.Time     // when the next row may look
+	first   failures.Failure // that it began with
+	strikes int              // attempts that found nobody there, and none since that found somebody
+	since   time.Time        // when the first of them had failed
+	last    time.Time        // and the last
+	took    time.Duration    // that the slowest of them needed to find out
+	until   time.Time        // when the next row may look
 }
 
 const (
@@ -31,6 +34,9 @@ const (
 	outageStrikes = 3
 	// lookInterval is how long no row begins in an outage after another has.
 	lookInterval = 10 * time.Second
+	// outageBackoff is the least wait before the second attempt of a rollout that an
+	// outage has met; it doubles with each further one.
+	outageBackoff = 5 * time.Second
 	// outageQuiet, or twice the time that it takes to find nobody there, ends an outage
 	// in which nobody has failed for that long: those that have begun are being served,
 	// and may be for hours.
@@ -40,7 +46,7 @@ const (
 	outagePatience = 10 * time.Minute
 )
 
-// quietAt is when the outage is over if nobody fails until then.
+// quietAt is when nobody has failed for so long that somebody must be there.
 func (o *outage) quietAt() time.Time { return o.last.Add(max(outageQuiet, 2*o.took)) }
 
 // lasts reports whether there is an outage at the moment.
@@ -64,9 +70,9 @@ func (o *outage) probed(now time.Time) {
 
 // met tells that an attempt that took so long found nobody there, and reports whether
 // an outage has begun with that.
-func (o *outage) met(reason string, took time.Duration, now time.Time) (begun bool) {
-	if o.strikes == 0 || o.on && !o.lasts(now) {
-		*o = outage{reason: reason, since: now}
+func (o *outage) met(f *failures.Failure, took time.Duration, now time.Time) (begun bool) {
+	if o.strikes == 0 || !now.Before(o.quietAt()) {
+		*o = outage{first: *f, since: now}
 	}
 	o.strikes++
 	o.last, o.took = now, max(o.took, took)
@@ -78,13 +84,25 @@ func (o *outage) met(reason string, took time.Duration, now time.Time) (begun bo
 }
 
 // over tells that an attempt that began then has ended in another way, and reports
-// whether an outage has ended with that. One that had begun before somebody found
-// nobody there says nothing: a server that is going down serves what it has.
-func (o *outage) over(began time.Time) (ended bool) {
-	if began.Before(o.last) {
+// whether an outage has ended with that.
+//
+// One that had begun before somebody found nobody there says nothing: a server that is
+// going down serves what it has. Nor does one that failed in its seed say anything of
+// an agent server.
+func (o *outage) over(f *failures.Failure, began time.Time) (ended bool) {
+	if began.Before(o.last) || f != nil && f.Stage == failures.StageSeed && o.first.Stage == failures.StageAgent {
 		return false
 	}
 	ended = o.on
 	*o = outage{}
 	return ended
+}
+
+// floor is the least wait of a rollout after so many attempts, of which the last has
+// met the outage: without it, all of them would be used up in seconds.
+func (o *outage) floor(attempts int, now time.Time) time.Duration {
+	if !o.lasts(now) {
+		return 0
+	}
+	return min(outageBackoff<<min(attempts-1, 10), retry.MaxBackoff)
 }

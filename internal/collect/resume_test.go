@@ -78,6 +78,9 @@ func TestMetricsOfAnOutputThatStaysAsItIs(t *testing.T) {
 		{name: "somebody is there", change: func(*testing.T, *bench) {}},
 		{name: "nobody is there", away: errors.New("nobody"), change: func(*testing.T, *bench) {}, stays: true, note: "stays as it was"},
 		{name: "a rollout has failed too often", play: failed, away: errors.New("nobody"), change: func(*testing.T, *bench) {}, stays: true, note: "stays as it was"},
+		{name: "they were statistics of our own", away: errors.New("nobody"), change: func(t *testing.T, b *bench) {
+			writeFile(t, b.files().Aggregate, `[{"agent_metrics":{"num_samples":7,"num_masked":0}}]`)
+		}, note: "statistics of this program"},
 		{name: "there are more results", away: errors.New("nobody"), change: func(_ *testing.T, b *bench) { b.config.Repeats = 2 }, note: "statistics of this program"},
 		{name: "the failure is tried again", play: failed, away: errors.New("nobody"), change: func(_ *testing.T, b *bench) { b.config.Policy.MaxAttempts = 9 }, note: "statistics of this program"},
 		{name: "somebody has changed the results", away: errors.New("nobody"), change: func(t *testing.T, b *bench) {

@@ -140,7 +140,6 @@ func (c *collector) aggregate(ctx context.Context) error {
 	if isClosed(c.config.Drain) {
 		return nil
 	}
-	_, err := os.Stat(c.files.Aggregate)
 	stopped := make(chan struct{})
 	defer func() { cancel(); <-stopped }()
 	go func() {
@@ -157,7 +156,7 @@ func (c *collector) aggregate(ctx context.Context) error {
 		agent:          c.config.Agent,
 		source:         c.config.Target,
 		failuresAsZero: c.config.FailuresAsZero,
-		there:          err == nil,
+		there:          hasOthers(c.files.Aggregate),
 		note:           c.config.Note,
 	}.write(ctx)
 	c.summary.Aggregated = written

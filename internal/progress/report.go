@@ -31,7 +31,7 @@ func (r Report) WriteText(w io.Writer) error {
 	t.line("done", "%d of %s of %s: %d masked, %d failed, %d missing", s.Done, count(s.Owed.Rollouts, "rollout", "rollouts"), count(s.Owed.Tasks, "task", "tasks"), s.Masked, s.Failed, s.Missing())
 	failed := s.Failures()
 	for _, f := range failed[:min(mostFailures, len(failed))] {
-		t.line("failed", "%d in %s%s, such as: %s", f.Count, orUnknown(string(f.Stage)), inBrackets(string(f.Kind)), shortened(onOneLine(f.Example)))
+		t.line("failed", "%d in %s%s, such as: %s", f.Count, orUnknown(string(f.Stage)), inBrackets(string(f.Kind)), shortened(f.Example))
 	}
 	if more := len(failed) - mostFailures; more > 0 {
 		t.line("failed", "in %d more ways: %s has them all", more, r.Files.Failures)
@@ -119,7 +119,7 @@ type table struct {
 }
 
 func (t *table) line(name, format string, args ...any) {
-	if _, err := fmt.Fprintf(t.w, "%-9s %s\n", name, fmt.Sprintf(format, args...)); t.err == nil {
+	if _, err := fmt.Fprintf(t.w, "%-9s %s\n", name, OnOneLine(fmt.Sprintf(format, args...))); t.err == nil {
 		t.err = err
 	}
 }
@@ -137,10 +137,14 @@ func shortened(words string) string {
 	return words
 }
 
-// onOneLine is a server's words as a terminal may be given them.
-func onOneLine(words string) string {
+// OnOneLine is a text as a terminal may be given it within a line: words of servers and
+// of datasets may hold what a terminal takes for orders.
+func OnOneLine(words string) string { return Printable(strings.ReplaceAll(words, "\n", " ")) }
+
+// Printable is a text of more than one line as a terminal may be given it.
+func Printable(words string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) && r != '\n' {
 			return ' '
 		}
 		return r
