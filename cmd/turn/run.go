@@ -1,22 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
-	"example.com/turn/internal/progress"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/retry"
 )
@@ -80,215 +76,92 @@ func (p *param) UnmarshalText(text []byte) error {
 }
 
 func (c *runCommand) run(ctx context.Context, p program) error {
-	began := time.Now()
-	policy, err := c.policy()
+	plan, err := c.plan(time.Now())
 	if err != nil {
-		return usage(runHint, "%w", err)
-	}
-	shard, err := c.shard()
-	if err != nil {
-		return usage(runHint, "%w", err)
-	}
-	if err := c.check(); err != nil {
 		return err
 	}
-	c.Output = shard.Output(c.Output)
-	stderr := progress.NewOutlet(p.Stderr)
-	defer stderr.Close()
-	meter, screen := c.progress(p, stderr)
-	logger := newLogger(p.Stderr, screen)
-	target, err := c.target(logger)
+	c.Output = plan.shard.Output(c.Output)
+	w := c.newWatch(p)
+	defer w.close()
+	target, err := c.target(w.logger)
 	if err != nil {
 		return err
 	}
 	defer target.release()
-
 	signalled, stop := untilSignal(ctx)
 	defer stop()
-	ctx, cancel := c.untilGrace(ctx, signalled, logger)
+	ctx, cancel := c.untilGrace(ctx, signalled, w.logger)
 	defer cancel()
-	config := c.config(target, policy, logger)
-	config.Shard, config.Budget = shard, c.budget(began)
+
+	config := c.config(plan, target, w.logger)
 	config.Drain, config.Stdin = signalled.Done(), p.Stdin
-	listened, cancel := c.untilBudget(signalled, config.Budget)
-	defer cancel()
-	stdout := progress.NewPatientOutlet(p.Stdout, listened.Done(), func() {
-		logger.Warn().Msg("nobody reads the events on the standard output: the run waits until somebody does, or it is stopped")
-	})
-	defer stdout.Close()
-	observers, events := c.observers(meter, stdout)
-	if len(c.Environment) > 0 {
-		observers = append(observers, progress.FailureLog{Logger: logger})
-	}
-	config.Observer = observers
-	if !c.Quiet {
-		config.Observer = append(observers, beginning{told: func(owed collect.Owed) {
-			c.logStart(logger, target, policy, shard, owed)
-			c.warnOfTools(logger, target, owed)
-		}})
-		if collect.IsSlow(c.Dataset) {
-			logger.Info().Str("dataset", c.Dataset).Msg(waitingForDataset)
-		}
-	}
-	defer whenAsked(screen)()
-	c.start(screen, events)
+	config.Observer = w.begin(signalled, plan, target)
 	summary, err := collect.Run(ctx, config)
-	screen.Stop()
-	if err == nil || summary.Attempts > 0 {
-		report := progress.Report{Summary: summary, Files: collect.FilesOf(c.Output), Next: next(summary)}
-		stderr.Drain()
-		c.tell(report, events, stderr)
-		stdout.Close()
-		if broken := stdout.Err(); broken != nil && !errors.Is(broken, syscall.EPIPE) { // who has read enough may go
-			err = errors.Join(err, fmt.Errorf("--json: %w", broken))
-		}
-	}
-	if err != nil && !errors.Is(err, collect.ErrStopped) {
+	if err = w.end(summary, err); err != nil && !errors.Is(err, collect.ErrStopped) {
 		return c.explain(err, summary)
 	}
 	return c.status(context.Cause(signalled), summary)
 }
 
-// tell says what came out, to whoever wants to know.
-func (c *runCommand) tell(report progress.Report, events *progress.Events, stderr io.Writer) {
-	if !c.Quiet {
-		_ = report.WriteText(stderr) // nobody could be told
-	}
-	if events != nil {
-		events.Summary(report)
-	}
+// A plan is what the flags and the environment come to.
+type plan struct {
+	policy retry.Policy
+	shard  collect.Shard // the part of the dataset
+	budget collect.Budget
 }
 
-// untilBudget is for how long whoever reads the events is waited for.
-func (c *runCommand) untilBudget(signalled context.Context, budget collect.Budget) (context.Context, context.CancelFunc) {
-	if budget.Deadline.IsZero() {
-		return context.WithCancel(signalled)
-	}
-	return context.WithDeadline(signalled, budget.Deadline)
-}
-
-// shard is the part of the dataset that the flag names.
-func (c *runCommand) shard() (collect.Shard, error) {
-	if c.Shard == "" {
-		return collect.Shard{}, nil
-	}
-	return collect.ParseShard(c.Shard, os.Getenv)
-}
-
-func (c *runCommand) budget(began time.Time) collect.Budget {
-	if c.Budget == 0 {
-		return collect.Budget{}
-	}
-	return collect.Budget{Deadline: began.Add(c.Budget), Margin: c.DrainMargin}
-}
-
-// observers are told of what happens: the meter, and the events where they are
-// wanted.
-func (c *runCommand) observers(meter *progress.Meter, stdout io.Writer) (progress.Observers, *progress.Events) {
-	if !c.JSON {
-		return progress.Observers{meter}, nil
-	}
-	events := progress.NewEvents(meter, stdout)
-	return progress.Observers{meter, events}, events
-}
-
-// start shows how the run stands every now and then, to whoever wants to know.
-func (c *runCommand) start(screen *progress.Screen, events *progress.Events) {
-	if events != nil {
-		screen.Every(eventInterval, events.Progress)
-	}
-	if !c.Quiet {
-		screen.Start()
-	}
-}
-
-// eventInterval is how often a progress event is written.
-const eventInterval = 10 * time.Second
-
-// next says what can be done about rollouts that have no result.
-func next(s *collect.Summary) []string {
-	var next []string
-	if s.Missing() > 0 {
-		next = append(next, fmt.Sprintf("the same command with --resume runs the %d that are missing", s.Missing()))
-	}
-	if retryable := s.Failed - s.FailedForGood; retryable > 0 {
-		next = append(next, fmt.Sprintf("with --resume and a higher --max-attempts, the %d that did not fail for good are tried again", retryable))
-	}
-	if s.FailedForGood > 0 {
-		next = append(next, fmt.Sprintf("once their cause is mended, --resume --retry-terminal tries the %d that failed for good once more", s.FailedForGood))
-	}
-	return next
-}
-
-// policy is the redispatch policy that the flags and Gym's environment make.
-func (c *runCommand) policy() (retry.Policy, error) {
+// plan makes the plan of a run that has begun then.
+func (c *runCommand) plan(began time.Time) (plan, error) {
+	var p plan
 	attempts, err := gymAttempts()
+	if err == nil {
+		p.policy, err = c.protocolFlags.policy(attempts)
+	}
+	if err == nil && c.Shard != "" {
+		p.shard, err = collect.ParseShard(c.Shard, os.Getenv)
+	}
 	if err != nil {
-		return retry.Policy{}, err
+		return p, usage(runHint, "%w", err)
 	}
-	return c.protocolFlags.policy(attempts)
+	if c.Budget > 0 {
+		p.budget = collect.Budget{Deadline: began.Add(c.Budget), Margin: c.DrainMargin}
+	}
+	return p, c.check()
 }
 
-func (c *runCommand) config(target *runTarget, policy retry.Policy, logger zerolog.Logger) collect.Config {
-	return collect.Config{
-		Dataset:           c.Dataset,
-		Output:            c.Output,
-		Overwrite:         c.Overwrite,
-		Resume:            c.Resume,
-		RetryTerminal:     c.RetryTerminal,
-		Taskset:           c.Taskset,
-		Limit:             c.Limit,
-		Repeats:           c.Repeats,
-		Params:            c.params(),
-		AllowDuplicateIDs: c.AllowDuplicateIDs,
-		FailuresAsZero:    c.CountFailuresAsZero,
-		Target:            target,
-		Agent:             target.agent,
-		Concurrency:       c.Concurrency,
-		Policy:            policy,
-		Note:              func(text string) { logger.Warn().Msg(text) },
+// check reports all that is wrong with the flags.
+func (c *runCommand) check() error {
+	if err := checkOutput(c.Output, runHint); err != nil {
+		return err
 	}
-}
-
-// untilGrace is the context of the episodes: a signal lets none begin any more, and
-// ends those under way when the grace is over.
-func (c *runCommand) untilGrace(ctx, signalled context.Context, logger zerolog.Logger) (context.Context, context.CancelFunc) {
-	ctx, giveUp := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(signalled, func() {
-		logger.Warn().Str("grace", c.Grace.String()).Msg("stopping: no new episode starts; a second signal ends at once")
-		timer := time.NewTimer(c.Grace)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			giveUp(&failures.Stop{Kind: failures.Shutdown, Reason: "the run was stopped"})
-		case <-ctx.Done():
+	var errs []error
+	for _, fault := range []struct {
+		there bool
+		text  string
+	}{
+		{c.Concurrency < 1, "--concurrency must be at least 1"},
+		{c.Repeats < 1, "--repeats must be at least 1"},
+		{c.Limit < 0, "--limit must not be negative"},
+		{c.Grace < 0 || c.Budget < 0 || c.DrainMargin < 0, "--grace, --budget and --drain-margin must not be negative"},
+		{c.DrainMargin > 0 && c.Budget == 0, "--drain-margin is the end of a --budget: give that too"},
+		{c.RetryTerminal && !c.Resume, "--retry-terminal is for failures of an earlier run: it needs --resume"},
+	} {
+		if fault.there {
+			errs = append(errs, errors.New(fault.text))
 		}
-	})
-	return ctx, func() {
-		stop()
-		giveUp(nil)
 	}
-}
-
-// logStart says every limit that is in force.
-func (c *runCommand) logStart(logger zerolog.Logger, target *runTarget, policy retry.Policy, shard collect.Shard, owed collect.Owed) {
-	event := logger.Info().Str("dataset", c.Dataset).Int("rollouts", owed.Rollouts).Int("tasks", owed.Tasks)
-	if c.Resume {
-		event.Int("done_before", owed.Done).Int("failed_before", owed.Tried)
+	if len(errs) > 0 {
+		return usage(runHint, "%w", errors.Join(errs...))
 	}
-	event.Int("concurrency", c.Concurrency).Str("grace", c.Grace.String()).Str("budget", orNone(c.Budget))
-	if !shard.IsWhole() {
-		event.Int("shard", shard.Part).Int("shards", shard.Of)
+	if err := c.checkTarget(); err != nil {
+		return err
 	}
-	if target.limits != nil {
-		logLimits(event, target.limits, c.protocolFlags, policy).Msg("running")
-		return
+	if c.Dataset != "-" {
+		if _, err := os.Stat(c.Dataset); err != nil {
+			return usage(runHint, "no dataset: %w", err)
+		}
 	}
-	event.Str("episode_timeout", orNone(c.episodeTimeout(0))).Stringer("max_reply_bytes", c.MaxReplyBytes)
-	for _, route := range c.Environment {
-		event.Str("environment_"+cmp.Or(route.taskset, c.Name), route.url)
-	}
-	event.Int("max_attempts", policy.Attempts()).Str("retry_backoff", policy.Backoff.String()).Msg("running")
+	return nil
 }
 
 // checkOutput reports an output that no files could be named after.
@@ -304,42 +177,27 @@ func checkOutput(output, hint string) error {
 	return nil
 }
 
-// warnOfTools warns of what an agent will fail for: that it is offered tools and
-// nobody has said how it may call them.
-func (c *runCommand) warnOfTools(logger zerolog.Logger, target *runTarget, owed collect.Owed) {
-	if owed.Tools && target.limits != nil && len(c.ToolTransport) == 0 {
-		logger.Warn().Msg("rows offer the agent tools, and no --tool-transport says how it may call those of the resources server")
+func (c *runCommand) config(plan plan, target *runTarget, logger zerolog.Logger) collect.Config {
+	return collect.Config{
+		Dataset:           c.Dataset,
+		Output:            c.Output,
+		Overwrite:         c.Overwrite,
+		Resume:            c.Resume,
+		RetryTerminal:     c.RetryTerminal,
+		Taskset:           c.Taskset,
+		Limit:             c.Limit,
+		Repeats:           c.Repeats,
+		Params:            c.params(),
+		AllowDuplicateIDs: c.AllowDuplicateIDs,
+		FailuresAsZero:    c.CountFailuresAsZero,
+		Target:            target,
+		Agent:             target.agent,
+		Concurrency:       c.Concurrency,
+		Policy:            plan.policy,
+		Shard:             plan.shard,
+		Budget:            plan.budget,
+		Note:              func(text string) { logger.Warn().Msg(text) },
 	}
-}
-
-// check reports flags that do not go together.
-func (c *runCommand) check() error {
-	if err := checkOutput(c.Output, runHint); err != nil {
-		return err
-	}
-	switch {
-	case c.Concurrency < 1:
-		return usage(runHint, "--concurrency must be at least 1")
-	case c.Repeats < 1:
-		return usage(runHint, "--repeats must be at least 1")
-	case c.Limit < 0:
-		return usage(runHint, "--limit must not be negative")
-	case c.Grace < 0 || c.Budget < 0 || c.DrainMargin < 0:
-		return usage(runHint, "--grace, --budget and --drain-margin must not be negative")
-	case c.DrainMargin > 0 && c.Budget == 0:
-		return usage(runHint, "--drain-margin is the end of a --budget: give that too")
-	case c.RetryTerminal && !c.Resume:
-		return usage(runHint, "--retry-terminal is for failures of an earlier run: it needs --resume")
-	}
-	if err := c.checkTarget(); err != nil {
-		return err
-	}
-	if c.Dataset != "-" {
-		if _, err := os.Stat(c.Dataset); err != nil {
-			return usage(runHint, "no dataset: %w", err)
-		}
-	}
-	return nil
 }
 
 func (c *runCommand) params() []collect.Param {
@@ -350,14 +208,28 @@ func (c *runCommand) params() []collect.Param {
 	return params
 }
 
-// progress makes the meter of the run and the screen that shows it, on out, which
-// stands before the program's standard error.
-func (c *runCommand) progress(p program, out io.Writer) (*progress.Meter, *progress.Screen) {
-	meter := &progress.Meter{FailuresAsZero: c.CountFailuresAsZero}
-	if file, ok := p.Stderr.(*os.File); ok && isTerminal(file) && !isDumb() && !(c.JSON && isTerminal(p.Stdout)) { // one line at a time there
-		return meter, progress.NewLiveScreen(meter, out, int(file.Fd()))
+// untilGrace is the context of the episodes: a signal lets none begin any more, and
+// ends those under way when the grace is over.
+func (c *runCommand) untilGrace(ctx, signalled context.Context, logger zerolog.Logger) (context.Context, context.CancelFunc) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(signalled, func() {
+		defer close(ended)
+		logger.Warn().Str("grace", c.Grace.String()).Msg("stopping: no new episode starts; a second signal ends at once")
+		timer := time.NewTimer(c.Grace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			giveUp(&failures.Stop{Kind: failures.Shutdown, Reason: "the run was stopped"})
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		giveUp(nil)
+		if !stop() { // it logs
+			<-ended
+		}
 	}
-	return meter, progress.NewScreen(meter, out)
 }
 
 // explain gives an error of the run its exit status and says what to try.
@@ -397,15 +269,6 @@ func (c *runCommand) hintOnInput(input *collect.InputError) string {
 	}
 	return ""
 }
-
-// beginning is told when a run has read its dataset and its first attempt is about
-// to begin.
-type beginning struct {
-	collect.Unobserved
-	told func(collect.Owed)
-}
-
-func (b beginning) Prepared(owed collect.Owed) { b.told(owed) }
 
 // status is the exit status of a run that came to its end.
 func (c *runCommand) status(stopped error, summary *collect.Summary) error {
