@@ -360,27 +360,25 @@ func (j *joiner) copyLines(ctx context.Context, path string, w io.Writer, keep f
 // count sums up what was copied.
 func (j *joiner) count() error {
 	counted, tasks := map[key]bool{}, map[int64]int{}
-	_, err := readOutput(j.files.Inputs, func(_ []byte, fields rawjson.Object) error {
-		k, err := keyOf(fields)
-		if err != nil {
-			return err
-		}
-		j.add(k, fields)
-		counted[k] = true
-		tasks[k.task]++
-		return nil
-	})
-	for k := range j.past.results { // those of a run whose inputs are not there
+	count := func(k key, input rawjson.Object) {
 		if !counted[k] {
-			j.add(k, nil)
+			counted[k] = true
 			tasks[k.task]++
+			j.add(k, input)
 		}
 	}
-	for k := range j.past.failures {
-		if _, done := j.past.results[k]; !counted[k] && !done {
-			j.add(k, nil)
-			tasks[k.task]++
+	_, err := readOutput(j.files.Inputs, func(_ []byte, fields rawjson.Object) error {
+		k, err := keyOf(fields)
+		if err == nil {
+			count(k, fields)
 		}
+		return err
+	})
+	for k := range j.past.results { // those of a run whose inputs are not there
+		count(k, nil)
+	}
+	for k := range j.past.failures {
+		count(k, nil)
 	}
 	j.joined.Owed.Tasks, j.joined.Owed.Servers = len(tasks), len(j.servers)
 	for _, rollouts := range tasks {

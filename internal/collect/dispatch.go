@@ -81,7 +81,7 @@ func (c *collector) next() (line input, t turn, ok bool, err error) {
 			break
 		}
 		if limit, owed := c.owes(line.key); owed {
-			c.outage.probed(now)
+			c.outage.rowBegan(now)
 			return line, turn{key: line.key, place: line.place, attempts: int(c.past.failures[line.key].attempts), limit: limit}, true, nil
 		}
 		if isClosed(c.config.Drain) {

@@ -22,8 +22,8 @@ type earlier struct {
 	ahead   map[key]place
 }
 
-// resume opens the inputs of an earlier run, for comparison.
-func resume(path string, p past, note func(string)) (*earlier, error) {
+// openEarlier opens the inputs of an earlier run, for comparison.
+func openEarlier(path string, p past, note func(string)) (*earlier, error) {
 	e := &earlier{past: p, note: note, ahead: map[key]place{}}
 	in, err := openInputs(path)
 	if errors.Is(err, fs.ErrNotExist) {

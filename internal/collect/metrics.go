@@ -32,10 +32,10 @@ var metricsFields = []struct{ name, none string }{
 
 // metrics writes the aggregate metrics of a run's results.
 type metrics struct {
-	files  Files
-	again  map[key]bool // rollouts that have more than one result
-	agent  string       // name of the agent server
-	source MetricsSource
+	files    Files
+	repeated map[key]bool // rollouts that have more than one result
+	agent    string       // name of the agent server
+	source   MetricsSource
 	// failuresAsZero has failed rollouts be samples with a reward of 0 in statistics
 	// of our own.
 	failuresAsZero bool
@@ -70,7 +70,7 @@ func (m metrics) write(ctx context.Context) (written bool, err error) {
 			m.note(fmt.Sprintf("%v: %s has the statistics of this program instead", err, m.files.Aggregate))
 		}
 		if reply == nil {
-			if reply, err = m.own(server); err != nil {
+			if reply, err = m.ours(server); err != nil {
 				return false, err
 			}
 		}
@@ -103,7 +103,7 @@ func (m metrics) ask(ctx context.Context, server string) (rawjson.Object, error)
 		return nil, nil
 	}
 	body, err := m.source.AggregateMetrics(ctx, server, func() (io.ReadCloser, error) {
-		return openVerdicts(m.files.Rollouts, m.again, server)
+		return openVerdicts(m.files.Rollouts, m.repeated, server)
 	})
 	if err != nil {
 		return nil, err
@@ -138,13 +138,13 @@ func metricsEntry(agent, server string, reply rawjson.Object) rawjson.Body {
 
 // once tells the first line of a rollout from others of the same rollout.
 type once struct {
-	again map[key]bool // the rollouts that have more than one; as a rule there is none
-	seen  map[key]bool // of those
+	repeated map[key]bool // the rollouts that have more than one; as a rule there is none
+	seen     map[key]bool // of those
 }
 
 func (o *once) first(k key) bool {
 	switch {
-	case !o.again[k]:
+	case !o.repeated[k]:
 		return true
 	case o.seen[k]:
 		return false
@@ -182,12 +182,12 @@ type verdicts struct {
 	ended  bool
 }
 
-func openVerdicts(rollouts string, again map[key]bool, server string) (io.ReadCloser, error) {
+func openVerdicts(rollouts string, repeated map[key]bool, server string) (io.ReadCloser, error) {
 	file, err := os.Open(rollouts)
 	if err != nil {
 		return nil, err
 	}
-	v := &verdicts{file: file, lines: newLines(file), server: server, once: once{again: again}}
+	v := &verdicts{file: file, lines: newLines(file), server: server, once: once{repeated: repeated}}
 	v.buffer.WriteString(`{"verify_responses":[`)
 	return v, nil
 }
@@ -260,15 +260,15 @@ func usage(response []byte) rawjson.Body {
 	return w.End()
 }
 
-// own are statistics of one server's results, in the fields of a reply to POST
+// ours are statistics of one server's results, in the fields of a reply to POST
 // /aggregate_metrics.
-func (m metrics) own(server string) (rawjson.Object, error) {
+func (m metrics) ours(server string) (rawjson.Object, error) {
 	owed, err := m.owed(server)
 	if err != nil {
 		return nil, err
 	}
 	s := statistics{owed: owed, masked: map[int64]int{}, left: map[int64]int{}, repeats: map[int64]*score.Board{}}
-	once, done := once{again: m.again}, map[key]bool{}
+	once, done := once{repeated: m.repeated}, map[key]bool{}
 	_, err = readOutput(m.files.Rollouts, func(_ []byte, fields rawjson.Object) error {
 		k, err := keyOf(fields)
 		if err != nil || fields.Text("_ng_environment_server") != server || !once.first(k) {

@@ -21,7 +21,7 @@ type numbering struct {
 	next      int64            // an index that no row has had
 
 	skipped map[int64][]span // rollout indexes of a task that no row has had, below its copies
-	own     map[digest]bool  // rollout ids that rows themselves have
+	ownIDs  map[digest]bool  // rollout ids that rows themselves have
 }
 
 // A digest stands for a text of any length: 128 bits are enough for any dataset.
@@ -92,7 +92,7 @@ func newNumbering() *numbering {
 		ids:       map[digest]int64{},
 		tasksets:  map[string]int32{},
 		skipped:   map[int64][]span{},
-		own:       map[digest]bool{},
+		ownIDs:    map[digest]bool{},
 	}
 }
 
@@ -246,14 +246,14 @@ func (n *numbering) checkRolloutID(own string, index, rollout int64) error {
 	if own == "" {
 		id = made
 	}
-	twice := n.own[digestOf([]byte(id))]
+	twice := n.ownIDs[digestOf([]byte(id))]
 	if own != "" && own != made {
 		if t, r, ok := indexesOf(own); ok && n.taken(t, r) {
 			twice = true
 		}
 	}
 	if own != "" {
-		n.own[digestOf([]byte(own))] = true
+		n.ownIDs[digestOf([]byte(own))] = true
 	}
 	if twice {
 		return fmt.Errorf("rollout id %s is there twice", id)

@@ -61,8 +61,8 @@ func (o *outage) hopeless(now time.Time) bool {
 	return o.lasts(now) && o.last.Sub(o.since) >= outagePatience
 }
 
-// probed tells that a row has begun.
-func (o *outage) probed(now time.Time) {
+// rowBegan tells that a row has begun.
+func (o *outage) rowBegan(now time.Time) {
 	if o.on {
 		o.until = now.Add(lookInterval)
 	}

@@ -24,8 +24,8 @@ type past struct {
 	results  map[key]result
 	failures map[key]failedBefore
 
-	twice int          // lines of the rollouts file that are not the first of their rollout
-	again map[key]bool // the rollouts that they are of
+	twice    int          // lines of the rollouts file that are not the first of their rollout
+	repeated map[key]bool // the rollouts that they are of
 
 	resultsTail  tail
 	failuresTail tail
@@ -56,7 +56,7 @@ func newPast() past {
 	return past{
 		results:  map[key]result{},
 		failures: map[key]failedBefore{},
-		again:    map[key]bool{},
+		repeated: map[key]bool{},
 		groupAt:  map[FailureGroup]int32{},
 	}
 }
@@ -93,7 +93,7 @@ func (p *past) addResult(_ []byte, fields rawjson.Object) error {
 	}
 	if _, known := p.results[k]; known {
 		p.twice++
-		p.again[k] = true
+		p.repeated[k] = true
 		return nil
 	}
 	r, err := resultOf(fields)

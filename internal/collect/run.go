@@ -152,7 +152,7 @@ func (c *collector) aggregate(ctx context.Context) error {
 	}()
 	written, err := metrics{
 		files:          c.files,
-		again:          c.past.again,
+		repeated:       c.past.repeated,
 		agent:          c.config.Agent,
 		source:         c.config.Target,
 		failuresAsZero: c.config.FailuresAsZero,
@@ -249,7 +249,7 @@ func (c *collector) prepareInputs(next string) (err error) {
 		if c.past, err = readPast(c.files, c.config.Drain); err != nil {
 			return err
 		}
-		if before, err = resume(c.files.Inputs, c.past, c.config.Note); err != nil {
+		if before, err = openEarlier(c.files.Inputs, c.past, c.config.Note); err != nil {
 			return &OutputError{File: c.files.Inputs, Err: err}
 		}
 		defer before.close()
