@@ -148,7 +148,7 @@ func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
 		if due, waits := c.queue.nextDue(); waits {
 			at(due)
 		}
-		if !c.queue.atEnd && c.outage.holds(now) {
+		if !c.queue.atEnd && c.outage.on { // it held rows back a moment ago
 			at(c.outage.until)
 		}
 	}
