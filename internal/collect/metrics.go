@@ -393,7 +393,9 @@ func hasOthers(path string) bool {
 		Metrics map[string]json.RawMessage `json:"agent_metrics"`
 	}
 	var entries []entry
-	_ = json.Unmarshal(text, &entries) // of another form: it is somebody's
+	if json.Unmarshal(text, &entries) != nil { // a part of them at most
+		return false
+	}
 	return !slices.ContainsFunc(entries, func(e entry) bool {
 		return e.Metrics[samplesName] != nil && e.Metrics[maskedName] != nil
 	})

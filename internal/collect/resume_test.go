@@ -2,6 +2,7 @@ package collect_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,7 +67,7 @@ func TestMetricsOfAnOutputThatStaysAsItIs(t *testing.T) {
 		}
 		return nil, nil
 	}
-	const before = "the verifier's own"
+	const before = `[{"agent_metrics":{"the verifier's":1}}]`
 	for _, test := range []struct {
 		name   string
 		play   func(*episode.Request) (*episode.Result, *failures.Failure)
@@ -138,6 +139,26 @@ func TestAResumptionThatEndsEarlyTellsOfAllThatIsDone(t *testing.T) {
 				t.Errorf("summary %+v, want two done and one failed at least", summary)
 			}
 		})
+	}
+}
+
+// Metrics that are not whole are computed anew, whoever is there to do it.
+func TestMetricsThatEndWithin(t *testing.T) {
+	inMemory(t)
+	s := atOnce(nil)
+	b := onStage(t, flat(2), s)
+	b.run(t)
+	whole := read(t, b.files().Aggregate)
+	b.config.Resume = true
+	b.config.Target = asking{s, func(context.Context, string, func() (io.ReadCloser, error)) ([]byte, error) {
+		return nil, errors.New("nobody")
+	}}
+	for end := range strings.TrimSuffix(whole, "\n") {
+		writeFile(t, b.files().Aggregate, whole[:end])
+		b.run(t)
+		if got := read(t, b.files().Aggregate); !strings.Contains(got, "num_samples") || !json.Valid([]byte(got)) {
+			t.Fatalf("cut at %d: the metrics are %s", end, got)
+		}
 	}
 }
 
