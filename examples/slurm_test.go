@@ -165,7 +165,7 @@ func TestSlurmTaskThatNeverBegan(t *testing.T) {
 	a.task(t, 2).wantStatus(t, 0)
 	joined := a.aggregate(t)
 	joined.wantStatus(t, 3)
-	if want := "no shard  2 of 3"; !strings.Contains(joined.log.String(), want) {
+	if want := "no shard  results/rollouts.shard-02-of-03.jsonl"; !strings.Contains(joined.log.String(), want) {
 		t.Errorf("aggregate does not say %q", want)
 	}
 }
