@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -511,5 +512,123 @@ func TestShardsOfSeveralOutputs(t *testing.T) {
 				t.Errorf("notes %q, want %d", notes, test.notes)
 			}
 		})
+	}
+}
+
+// An earlier joined output that matches is known as such, however its name is spelled.
+func TestAggregateKnowsItsOutputByAnyName(t *testing.T) {
+	for name, spell := range map[string]func(t *testing.T, path string) string{
+		"with dots": func(_ *testing.T, path string) string {
+			return filepath.Dir(path) + "/./" + filepath.Base(path)
+		},
+		"through a link to its folder": func(t *testing.T, path string) string {
+			link := filepath.Join(t.TempDir(), "link")
+			if err := os.Symlink(filepath.Dir(path), link); err != nil {
+				t.Fatal(err)
+			}
+			return filepath.Join(link, filepath.Base(path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := shards(t)
+			config, notes := b.joining()
+			if _, err := collect.Aggregate(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			before := b.snapshot(t)
+			config.Output, config.Overwrite = spell(t, config.Output), true
+			joined, err := collect.Aggregate(t.Context(), config)
+			if err != nil || joined.Parts != 4 || joined.Done != 11 || len(joined.Twice)+len(*notes) != 0 {
+				t.Errorf("joined %+v, %v, notes %q; want four parts, and nothing twice", joined, err, *notes)
+			}
+			if diff := cmp.Diff(before, b.snapshot(t)); diff != "" {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// block has a folder be where a file is to be, which nothing takes away.
+func block(t *testing.T, path string) {
+	t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(path, "something"), "")
+}
+
+// Inputs that cannot take their place leave the results as they were, which come last.
+func TestAggregatePutsTheResultsLast(t *testing.T) {
+	b := shards(t)
+	config, _ := b.joining()
+	config.Patterns, config.Overwrite = []string{filepath.Join(filepath.Dir(b.config.Output), "rollouts.shard-*.jsonl")}, true
+	before, _, _ := strings.Cut(read(t, b.part(1)), "\n") // the shards have it too
+	writeFile(t, b.files().Rollouts, before+"\n")
+	block(t, b.files().Inputs)
+	_, err := collect.Aggregate(t.Context(), config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != b.files().Inputs {
+		t.Errorf("got %v, want an error that names %s", err, b.files().Inputs)
+	}
+	if got := read(t, b.files().Rollouts); got != before+"\n" {
+		t.Errorf("the results are\n%s, want\n%s", got, before)
+	}
+}
+
+// An aggregation that fails at the last owns nothing any more.
+func TestAggregateThatFailsOwnsNothing(t *testing.T) {
+	b := shards(t)
+	config, _ := b.joining()
+	config.Overwrite = true
+	block(t, b.files().Aggregate)
+	_, err := collect.Aggregate(t.Context(), config)
+	var output *collect.OutputError
+	if !errors.As(err, &output) || output.File != b.files().Aggregate {
+		t.Errorf("got %v, want an error that names %s", err, b.files().Aggregate)
+	}
+	if err := os.RemoveAll(b.files().Aggregate); err != nil {
+		t.Fatal(err)
+	}
+	b.config.Resume = true
+	if summary := b.run(t); summary.Done != 11 {
+		t.Errorf("summary %+v, want 11 done", summary)
+	}
+}
+
+// A shard may be resumed while the metrics of what was joined are computed: no more
+// than a look was taken at it.
+func TestAggregateOwnsNoShard(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what is forgotten
+	b := shards(t)
+	config, _ := b.joining()
+	resumed := b.config
+	resumed.Output, resumed.Shard, resumed.Resume, resumed.RetryTerminal = b.part(1), collect.Shard{Part: 1, Of: 3}, true, true
+	resumed.Target = atOnce(nil)
+	var summary *collect.Summary
+	var ran error
+	config.Metrics = asking{nil, func(ctx context.Context, _ string, _ func() (io.ReadCloser, error)) ([]byte, error) {
+		summary, ran = collect.Run(ctx, resumed)
+		return []byte(`{}`), nil
+	}}
+	if _, err := collect.Aggregate(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if ran != nil || summary.Done != 4 {
+		t.Errorf("the shard was resumed with %v and %+v, want all four done", ran, summary)
+	}
+}
+
+// An aggregation that is stopped before the outputs are joined writes nothing.
+func TestAggregateThatIsStopped(t *testing.T) {
+	b := shards(t)
+	config, _ := b.joining()
+	before := b.snapshot(t)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := collect.Aggregate(ctx, config); !errors.Is(err, collect.ErrStopped) {
+		t.Errorf("got %v, want that it was stopped", err)
+	}
+	if diff := cmp.Diff(before, b.snapshot(t)); diff != "" {
+		t.Errorf("files (-before +after):\n%s", diff)
 	}
 }

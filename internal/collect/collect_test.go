@@ -248,6 +248,17 @@ func TestIdentityOfRows(t *testing.T) {
 				`{"task_id":{"taskset":"own","task_id":"m"},"task_input":{"responses_create_params":{}}}` + "\n",
 			nil, []string{"0-0", "1-0", "2-0"}, []string{"tasks/a", "other/12", "own/m"},
 		},
+		{
+			"taskset of the command, which rows that were materialised do not take",
+			`{"responses_create_params":{},"task_source":"other"}` + "\n" + `{"task_id":{"taskset":"own","task_id":"m"},"task_input":{"responses_create_params":{}}}` + "\n",
+			func(c *collect.Config) { c.Taskset = "mine" }, []string{"0-0", "1-0"}, []string{"mine/0", "own/m"},
+		},
+		{"ids that are each other's index, and no row without one", `{"responses_create_params":{},"task_id":"1"}` + "\n" + `{"responses_create_params":{},"task_id":"0"}` + "\n",
+			nil, []string{"0-0", "1-0"}, []string{"tasks/1", "tasks/0"}},
+		{"an id that a row without one has in another taskset", `{"responses_create_params":{},"task_source":"a"}` + "\n" + `{"responses_create_params":{},"task_source":"b","task_id":"0"}` + "\n",
+			nil, []string{"0-0", "1-0"}, []string{"a/0", "b/0"}},
+		{"an id that is an index in another spelling", `{"responses_create_params":{}}` + "\n" + `{"responses_create_params":{},"task_id":"00"}` + "\n",
+			nil, []string{"0-0", "1-0"}, []string{"tasks/0", "tasks/00"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, test.dataset)
@@ -345,6 +356,21 @@ func TestADatasetIsNotWrittenOver(t *testing.T) {
 			if text := read(t, b.config.Dataset); text != flat(2) {
 				t.Errorf("%s holds %q", name, text)
 			}
+		}
+	}
+}
+
+// Whether the agent is offered tools is said of the first row.
+func TestWhetherTheAgentIsOfferedTools(t *testing.T) {
+	for tools, want := range map[string]bool{
+		`"tools":[{"type":"function","name":"f"}]`: true,
+		`"tools":[ ]`:        false,
+		`"tools":null`:       false,
+		`"tool_choice":"no"`: false,
+	} {
+		b := onStage(t, `{"responses_create_params":{`+tools+`}}`+"\n"+`{"responses_create_params":{"tools":[{}]}}`, atOnce(nil))
+		if summary := b.run(t); summary.Owed.Tools != want {
+			t.Errorf("with %s: %t, want %t", tools, summary.Owed.Tools, want)
 		}
 	}
 }
@@ -527,6 +553,28 @@ func TestAnEarlierOutputIsNotOverwritten(t *testing.T) {
 	b.config.Overwrite = true
 	if summary := b.run(t); summary.Done != 2 || len(b.results(t)) != 2 {
 		t.Errorf("summary %+v with %d lines, want 2 and 2", summary, len(b.results(t)))
+	}
+}
+
+// What is left of an earlier output is not overwritten unasked either, whichever of its
+// files that is.
+func TestWhatIsLeftOfAnEarlierOutputIsNotOverwritten(t *testing.T) {
+	files := collect.FilesOf("rollouts.jsonl")
+	for _, name := range []string{files.Rollouts, files.Failures, files.Inputs, files.Aggregate} {
+		t.Run(name, func(t *testing.T) {
+			b := onStage(t, flat(2), atOnce(nil))
+			left := filepath.Join(filepath.Dir(b.config.Output), name)
+			writeFile(t, left, "{}\n")
+			before := b.snapshot(t)
+			err := b.refused(t)
+			var exists *collect.ExistsError
+			if !errors.As(err, &exists) || exists.File != left {
+				t.Errorf("got %v, want an error that names %s", err, left)
+			}
+			if diff := cmp.Diff(before, b.snapshot(t)); diff != "" {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -176,21 +176,30 @@ func TestALineThatCannotBeWrittenStopsOnlyItsOwnFile(t *testing.T) {
 }
 
 // A disk that is full before the first episode stops the run there, and takes
-// nothing of an earlier output.
+// nothing of an earlier output. It is no fault of the dataset, wherever in it that shows.
 func TestADiskThatIsFullFromTheBeginning(t *testing.T) {
-	for _, name := range []string{"resume", "overwrite"} {
-		t.Run(name, func(t *testing.T) {
+	large := strings.Replace(flat(3), `"n"`, `"pad":"`+strings.Repeat("x", 300_000)+`","n"`, 3) // more than is written at once
+	for _, test := range []struct {
+		name, dataset string
+		resume        bool
+	}{
+		{"resume", flat(3), true},
+		{"overwrite", flat(3), false},
+		{"resume a large dataset", large, true},
+		{"overwrite a large dataset", large, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			s := atOnce(nil)
-			b := onStage(t, flat(3), s)
+			b := onStage(t, test.dataset, s)
 			b.run(t)
 			s.played()
 			before := b.snapshot(t)
-			b.config.Resume, b.config.Overwrite = name == "resume", name == "overwrite"
+			b.config.Resume, b.config.Overwrite = test.resume, !test.resume
 			full(t, b.files().Inputs+".next")
 			err := b.refused(t)
 			var output *collect.OutputError
-			if !errors.As(err, &output) || !strings.HasPrefix(output.File, b.files().Inputs) {
-				t.Errorf("got %v, want an error that names %s", err, b.files().Inputs)
+			if !errors.As(err, &output) || !strings.HasPrefix(output.File, b.files().Inputs) || errors.As(err, new(*collect.InputError)) {
+				t.Errorf("got %v, want an error that names %s, and no dataset", err, b.files().Inputs)
 			}
 			if diff := cmp.Diff(before, b.snapshot(t)); diff != "" || len(s.played()) != 0 {
 				t.Errorf("files (-before +after):\n%s", diff)

@@ -250,20 +250,25 @@ func TestABudget(t *testing.T) {
 	for _, test := range []struct {
 		name           string
 		budget, margin time.Duration
-		took           time.Duration
+		took, later    time.Duration // of the first five attempts, and of the others
 		attempts, done int
 		notes          bool
 	}{
-		{"enough", time.Minute, 0, time.Second, 20, 20, false},
-		{"a margin of its own", 10 * time.Second, 3 * time.Second, time.Second, 7, 7, true},
-		{"as long as attempts take, once there are five", 10500 * time.Millisecond, 0, 2 * time.Second, 5, 5, true},
-		{"nothing to go by yet: the last is cut off", 7 * time.Second, 0, 2 * time.Second, 4, 3, true},
-		{"used up before it began", time.Nanosecond, time.Second, time.Second, 0, 0, true},
+		{"enough", time.Minute, 0, time.Second, time.Second, 20, 20, false},
+		{"a margin of its own", 10 * time.Second, 3 * time.Second, time.Second, time.Second, 7, 7, true},
+		{"as long as attempts take, once there are five", 10500 * time.Millisecond, 0, 2 * time.Second, 2 * time.Second, 5, 5, true},
+		{"as long as attempts take by now", 23500 * time.Millisecond, 0, time.Second, 5 * time.Second, 8, 8, true},
+		{"nothing to go by yet: the last is cut off", 7 * time.Second, 0, 2 * time.Second, 2 * time.Second, 4, 3, true},
+		{"used up before it began", time.Nanosecond, time.Second, time.Second, time.Second, 0, 0, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+			s := &stage{}
+			s.play = func(ctx context.Context, _ *episode.Request) (*episode.Result, *failures.Failure) {
+				if len(s.keys()) > 5 { // one at a time
+					return nil, after(ctx, test.later)
+				}
 				return nil, after(ctx, test.took)
-			}}
+			}
 			var notes []string
 			summary := play(t, 20, s, func(c *collect.Config) {
 				c.Budget = collect.Budget{Deadline: time.Now().Add(test.budget), Margin: test.margin}
@@ -682,23 +687,44 @@ func TestAnOutageThatIsSlowToBeFound(t *testing.T) {
 	}
 }
 
-// A proxy that refuses single episodes holds nobody up.
-func TestASingleEpisodeThatNobodyTakes(t *testing.T) {
+// A proxy that refuses single episodes holds nobody up, however many it has refused in
+// the end: others are taken in between.
+func TestSingleEpisodesThatNobodyTakes(t *testing.T) {
 	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
-		if err := after(ctx, time.Second); err != nil || !strings.HasPrefix(r.EpisodeID.RolloutID, "1-") {
+		if err := after(ctx, time.Second); err != nil || !is(r, "1-0") && !is(r, "4-0") && !is(r, "7-0") {
 			return nil, err
 		}
 		return nil, away()
 	}}
-	var began time.Time
 	var notes []string
 	summary := play(t, 9, s, func(c *collect.Config) {
-		began = time.Now()
 		c.Policy.MaxAttempts = 1
 		c.Note = func(note string) { notes = append(notes, note) }
 	})
 	last, err := time.ParseDuration(strings.SplitN(s.attempts[8], "@", 2)[1])
-	if summary.Done != 8 || len(notes) != 0 || err != nil || last != 8*time.Second {
-		t.Errorf("summary %+v, notes %q, the last began after %s of %s, want no delay and no word", summary, notes, last, time.Since(began))
+	if summary.Done != 6 || summary.Failed != 3 || len(notes) != 0 || err != nil || last != 8*time.Second {
+		t.Errorf("summary %+v, notes %q, the last began after %s, want no delay and no word", summary, notes, last)
+	}
+}
+
+// An attempt that is cut short in an outage has found nobody: it does not end it.
+func TestAnAttemptThatIsCutShortEndsNoOutage(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "3-0") { // it looks, ten seconds after the outage has begun
+			return nil, after(ctx, time.Hour)
+		}
+		return nil, away()
+	}}
+	var notes []string
+	summary := play(t, 9, s, func(c *collect.Config) {
+		c.Policy.MaxAttempts = 1
+		c.Deadline = time.Now().Add(15 * time.Second)
+		c.Note = func(note string) { notes = append(notes, note) }
+	})
+	if diff := cmp.Diff([]string{"0-0", "1-0", "2-0", "3-0"}, s.keys()); diff != "" || summary.Failed != 3 {
+		t.Errorf("summary %+v, attempts (-want +got):\n%s", summary, diff)
+	}
+	if len(notes) != 2 || !strings.Contains(notes[0], "rows that have not begun wait") || !strings.HasPrefix(notes[1], "the budget is used up") {
+		t.Errorf("notes %q, want one of the outage and one of the budget", notes)
 	}
 }

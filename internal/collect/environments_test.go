@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/envserver"
 	"example.com/turn/internal/scripted"
@@ -251,6 +252,41 @@ func TestWhetherAnEpisodeReachedItsServer(t *testing.T) {
 			b.run(t)
 			if rows := b.failures(t); len(rows) != 1 || rows[0].Delivery != test.want {
 				t.Errorf("failures %+v, want one that is %s", rows, test.want)
+			}
+		})
+	}
+}
+
+// Of servers the seed tells what they got; of an environment server, the only call does.
+func TestWhatWasDelivered(t *testing.T) {
+	of := func(stage failures.Stage, change func(*failures.Failure)) *failures.Failure {
+		f := failures.New(stage, "", "x")
+		change(f)
+		return f
+	}
+	nothing := func(*failures.Failure) {}
+	unsent := func(f *failures.Failure) { f.Err, f.Unsent = io.ErrUnexpectedEOF, true }
+	lost := func(f *failures.Failure) { f.Err = io.ErrUnexpectedEOF }
+	refused := func(f *failures.Failure) { f.Err, f.Status = io.ErrUnexpectedEOF, 500 }
+	for _, test := range []struct {
+		name                  string
+		failure               *failures.Failure
+		servers, environments collect.Delivery
+	}{
+		{"nothing was called yet", of(failures.StageAdmission, nothing), collect.NotSent, collect.Delivered},
+		{"a seed of which no byte was sent", of(failures.StageSeed, unsent), collect.NotSent, collect.NotSent},
+		{"a seed without a reply", of(failures.StageSeed, lost), collect.PossiblyDelivered, collect.PossiblyDelivered},
+		{"a seed that was refused", of(failures.StageSeed, refused), collect.Delivered, collect.Delivered},
+		{"a seed that failed", of(failures.StageSeed, nothing), collect.Delivered, collect.Delivered},
+		{"an agent to which no byte was sent", of(failures.StageAgent, unsent), collect.Delivered, collect.NotSent},
+		{"an agent without a reply", of(failures.StageAgent, lost), collect.Delivered, collect.PossiblyDelivered},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := (collect.Servers{}).Delivery(test.failure); got != test.servers {
+				t.Errorf("of servers: %s, want %s", got, test.servers)
+			}
+			if got := (collect.Environments{}).Delivery(test.failure); got != test.environments {
+				t.Errorf("of environment servers: %s, want %s", got, test.environments)
 			}
 		})
 	}

@@ -119,6 +119,16 @@ func TestAFaultIsAtTheLineThatAnEditorShows(t *testing.T) {
 	}
 }
 
+// Of a standard input no more is read than is asked for, and nobody goes on reading it.
+func TestAStandardInputThatIsNotReadToItsEnd(t *testing.T) {
+	b := onStage(t, "", atOnce(nil))
+	b.config.Dataset, b.config.Limit = "-", 2
+	b.config.Stdin = strings.NewReader(flat(20_000) + "{") // more than is read ahead
+	if summary := b.run(t); summary.Done != 2 {
+		t.Errorf("summary %+v, want 2 done", summary)
+	}
+}
+
 // A dataset that cannot be read to its end is told of at the line that is missing.
 func TestADatasetThatBreaksOff(t *testing.T) {
 	b := onStage(t, "", atOnce(nil))

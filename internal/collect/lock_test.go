@@ -104,6 +104,10 @@ func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
 			var input *collect.InputError
 			return errors.As(err, &input) && errors.Is(err, os.ErrNotExist)
 		}},
+		{"no dataset, with an output that somebody else has made", func(t *testing.T, b *bench) {
+			writeFile(t, b.config.Output, "")
+			b.config.Dataset += ".gone"
+		}, func(err error) bool { return errors.Is(err, os.ErrNotExist) }},
 		{"a dataset that is a folder", func(_ *testing.T, b *bench) { b.config.Dataset = b.dir }, func(err error) bool {
 			var input *collect.InputError
 			return errors.As(err, &input)

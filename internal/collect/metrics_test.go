@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -159,6 +160,9 @@ func TestMetricsOfEnvironmentServers(t *testing.T) {
 // Where nobody computes metrics, or whoever is asked does not, there are statistics
 // of our own, and a note that says so.
 func TestStatisticsOfOurOwn(t *testing.T) {
+	reply := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { say(w, text) }
+	}
 	for _, test := range []struct {
 		name   string
 		answer http.HandlerFunc // nil: nobody is asked
@@ -169,6 +173,10 @@ func TestStatisticsOfOurOwn(t *testing.T) {
 		{"a server that fails", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); say(w, "no metrics today") }, "no metrics today"},
 		{"a reply that is no JSON", func(w http.ResponseWriter, _ *http.Request) { say(w, `{"agent_metrics":`) }, "POST /aggregate_metrics"},
 		{"a reply that is no object", func(w http.ResponseWriter, _ *http.Request) { say(w, `[]`) }, "POST /aggregate_metrics: want an object"},
+		{"agent metrics that are no object", reply(`{"agent_metrics":[]}`), "agent_metrics is an array"},
+		{"key metrics that are no object", reply(`{"key_metrics":"good"}`), "key_metrics is a string"},
+		{"group metrics that are no list", reply(`{"group_level_metrics":{}}`), "group_level_metrics is an object"},
+		{"repeat metrics that are no list", reply(`{"repeat_level_metrics":true}`), "repeat_level_metrics is a boolean"},
 		{"a reply that is lost", func(w http.ResponseWriter, _ *http.Request) { hangUp(w, true) }, "did not answer POST /aggregate_metrics"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -415,5 +423,70 @@ func TestStatisticsWithFailuresAsZero(t *testing.T) {
 			t.Errorf("metrics %+v, %v, want a mean of %v over %v", entries, err, test.mean, test.samples)
 		}
 		b.config.Resume = true
+	}
+}
+
+// unmeasured is a target of which nobody computes metrics.
+type unmeasured struct{ collect.Target }
+
+func (unmeasured) AggregateMetrics(context.Context, string, func() (io.ReadCloser, error)) ([]byte, error) {
+	return nil, errors.New("nobody is there")
+}
+
+// Each environment server has the statistics of its own rollouts, each counted once. Of
+// inputs that are not there nothing is expected.
+func TestStatisticsOfEnvironmentServers(t *testing.T) {
+	var dataset, failed strings.Builder
+	for task, server := range []string{"env", "env", "other", "env", "env", "other"} {
+		fmt.Fprintf(&dataset, `{"responses_create_params":{},"task_source":"%s","n":%d}`+"\n", server, task)
+		if task != 0 && task < 4 {
+			continue
+		}
+		// Twice; that of task 0 went well later.
+		row := strings.Replace(failureRow(task, 0, true), "{", `{"_ng_environment_server":"`+server+`",`, 1)
+		failed.WriteString(row + row)
+	}
+	b := onStage(t, dataset.String(), unmeasured{byTaskset{atOnce(nil)}})
+	b.left(t, metricsRows, failed.String())
+	b.config.Agent, b.config.Resume, b.config.FailuresAsZero = "a", true, true
+	b.run(t)
+	if err := os.Remove(b.files().Inputs); err != nil {
+		t.Fatal(err)
+	}
+	joined := filepath.Join(b.dir, "joined.jsonl")
+	if _, err := collect.Aggregate(t.Context(), collect.AggregateConfig{Patterns: []string{b.config.Output}, Output: joined, Agent: "a", FailuresAsZero: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		path          string
+		group, repeat string // what is said of what was owed
+	}{
+		{b.files().Aggregate, `,"expected_num_rollouts":1,"missing_num_rollouts":0`, `,"missing_count":0`},
+		{collect.FilesOf(joined).Aggregate, "", ""},
+	} {
+		// Of env 0.5, 1 and 0, and one masked: 0.5 ± 4.303·√(0.5·3/2)/3. Of the other 1 and
+		// 0: 0.5 ± 12.706·√(0.5·2/1)/2.
+		const (
+			env   = `"mean/reward":0.5,"ci_low_95/reward":-0.742169,"ci_high_95/reward":1.742169`
+			other = `"mean/reward":0.5,"ci_low_95/reward":-5.853,"ci_high_95/reward":6.853`
+		)
+		group := func(task int, mean string) string {
+			return fmt.Sprintf(`{"_ng_task_index":%d,"mean/reward":%s,"num_rollouts":1%s}`, task, mean, test.group)
+		}
+		text := `[{"agent_ref":{"name":"a"},"_ng_environment_server":"env",` +
+			`"agent_metrics":{` + env + `,"pass@1":0.333333,"pass@1/num_tasks":3,"num_samples":3,"num_masked":1},"key_metrics":{` + env + `},` +
+			`"group_level_metrics":[` + group(0, "0.5") + `,` + group(3, "1") + `,` + group(4, "0") + `],` +
+			`"repeat_level_metrics":[{"_ng_rollout_index":0,"sample_count":3` + test.repeat + `,` + env + `}]},` +
+			`{"agent_ref":{"name":"a"},"_ng_environment_server":"other",` +
+			`"agent_metrics":{` + other + `,"pass@1":0.5,"pass@1/num_tasks":2,"num_samples":2,"num_masked":0},"key_metrics":{` + other + `},` +
+			`"group_level_metrics":[` + group(2, "1") + `,` + group(5, "0") + `],` +
+			`"repeat_level_metrics":[{"_ng_rollout_index":0,"sample_count":2` + test.repeat + `,` + other + `}]}]`
+		var want, got any
+		if err := errors.Join(json.Unmarshal([]byte(text), &want), json.Unmarshal([]byte(read(t, test.path)), &got)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-5)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", filepath.Base(test.path), diff)
+		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -181,13 +183,23 @@ func TestAFileSystemWithoutLocks(t *testing.T) {
 	}
 }
 
+// wantClosed checks that a file that is nobody's is not held.
+func wantClosed(t *testing.T, file *os.File) {
+	t.Helper()
+	if _, err := file.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("%s is still open: %v", file.Name(), err)
+	}
+}
+
 // A lock on a file that its owner has just taken away is none: another may have made
 // the file anew.
 func TestALockOnAFileThatIsGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.jsonl")
 	taken := 0
+	var last *os.File
 	o, err := own(path, func(file *os.File) error {
 		if taken++; taken == 1 { // its owner is gone by now, and so is the file
+			last = file
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
@@ -201,9 +213,12 @@ func TestALockOnAFileThatIsGone(t *testing.T) {
 	if err := o.stillThere(); err != nil || taken != 2 {
 		t.Errorf("it was locked %d times, and then %v; want twice, and the file that is there", taken, err)
 	}
-	if _, err := own(path, lock, func(string) {}); !errors.As(err, new(*OwnedError)) {
+	wantClosed(t, last)
+	_, err = own(path, func(file *os.File) error { last = file; return lock(file) }, func(string) {})
+	if !errors.As(err, new(*OwnedError)) {
 		t.Errorf("another may have it: %v", err)
 	}
+	wantClosed(t, last)
 }
 
 // One that is taken away whenever it is made is said.
@@ -213,5 +228,55 @@ func TestAFileThatNobodyCanOwn(t *testing.T) {
 	var broken *OutputError
 	if !errors.As(err, &broken) || broken.File != path {
 		t.Errorf("got %v, want an error that names %s", err, path)
+	}
+}
+
+// Lines that wait together go to disk together, with one fsync a file, and no more of
+// them than may be.
+func TestLinesThatWaitGoToDiskTogether(t *testing.T) {
+	const rounds = 5 // of as many lines as may go together, half of them of each file; the last is short
+	results, failed := watch(t, ""), watch(t, "")
+	w := &writer{results: results.output(t), failures: failed.output(t), waiting: make(chan entry, rounds*maxGroup), ended: make(chan struct{})}
+	var dones []chan error
+	var texts [2]strings.Builder
+	for n := range rounds*maxGroup - 10 {
+		done := make(chan error, 1)
+		dones = append(dones, done)
+		text := strconv.Itoa(n)
+		texts[n%2].WriteString(text + "\n")
+		w.waiting <- entry{[]*output{w.results, w.failures}[n%2], line(text), done}
+	}
+	go w.loop()
+	w.close()
+	for n, done := range dones {
+		if len(done) != 1 {
+			t.Fatalf("whoever waits for line %d is not told of it", n)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := slices.Repeat([]string{"write", "sync"}, rounds)
+	results.want(t, texts[0].String(), done...)
+	failed.want(t, texts[1].String(), done...)
+}
+
+// A run that is to drain does not pass over all that is settled first.
+func TestADrainIsHeardWhileRowsArePassedOver(t *testing.T) {
+	w := watch(t, `{"_ng_task_index":0,"_ng_rollout_index":0}`+"\n"+`{"_ng_task_index":1,"_ng_rollout_index":0}`+"\n")
+	rows, err := openInputs(w.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.close()
+	drained := make(chan struct{})
+	close(drained)
+	c := &collector{config: Config{Drain: drained}, past: newPast(), queue: queue{rows: rows}}
+	c.past.results[key{0, 0}] = result{}
+	if _, _, ok, err := c.next(); ok || err != nil {
+		t.Errorf("a row begins: %t, %v", ok, err)
+	}
+	if row, ok, err := c.queue.row(); !ok || err != nil || row.key.task != 1 {
+		t.Errorf("the next row is %+v, %t, %v, want the one behind the first that is settled", row.key, ok, err)
 	}
 }

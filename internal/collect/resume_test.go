@@ -619,3 +619,63 @@ func TestInputsThatLackWhatIsDone(t *testing.T) {
 		t.Errorf("notes %q, want one that says so", *notes)
 	}
 }
+
+// Metrics go only when all files can be written: a run that cannot begin leaves those
+// that are there.
+func TestARunThatCannotBeginLeavesTheMetrics(t *testing.T) {
+	for _, name := range []string{"resume", "overwrite"} {
+		t.Run(name, func(t *testing.T) {
+			b := onStage(t, flat(2), atOnce(nil))
+			b.run(t)
+			metrics := read(t, b.files().Aggregate)
+			later := time.Now().Add(time.Hour) // metrics that are older than the results go
+			nowhere := filepath.Join(b.dir, "nowhere", "failures.jsonl")
+			if err := errors.Join(os.Chtimes(b.files().Rollouts, later, later), os.Remove(b.files().Failures), os.Symlink(nowhere, b.files().Failures)); err != nil {
+				t.Fatal(err)
+			}
+			b.config.Resume, b.config.Overwrite = name == "resume", name == "overwrite"
+			err := b.refused(t)
+			var output *collect.OutputError
+			if !errors.As(err, &output) || output.File != b.files().Failures {
+				t.Errorf("got %v, want an error that names %s", err, b.files().Failures)
+			}
+			if got := read(t, b.files().Aggregate); got != metrics {
+				t.Errorf("the metrics are %s, want what they were:\n%s", got, metrics)
+			}
+		})
+	}
+}
+
+// Another program may have named the stage of a failure as it liked: what is no name is
+// told to nobody.
+func TestAFailureWithAStageThatIsNoName(t *testing.T) {
+	for _, stage := range []string{`\u001b[2J`, strings.Repeat("x", 101), "two words"} {
+		b := onStage(t, flat(1), atOnce(nil))
+		b.left(t, "", strings.Replace(failureRow(0, 0, true), `"agent"`, `"`+stage+`"`, 1))
+		b.config.Resume = true
+		want := []collect.FailureCount{{FailureGroup: collect.FailureGroup{Kind: failures.AgentRunError}, Count: 1, Example: "boom"}}
+		if diff := cmp.Diff(want, b.run(t).Failures()); diff != "" {
+			t.Errorf("stage %q: failures (-want +got):\n%s", stage, diff)
+		}
+	}
+}
+
+// A resumption that is to drain does not first read all that earlier runs have left: it
+// does not come to a line that is broken.
+func TestAResumptionIsStoppedWhileItReads(t *testing.T) {
+	for name, left := range map[string][2]string{
+		"results":  {resultRow(0, 0, "1") + "{\n", ""},
+		"failures": {"", failureRow(0, 0, false) + "{\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := onStage(t, flat(2), atOnce(nil))
+			b.left(t, left[0], left[1])
+			drained := make(chan struct{})
+			close(drained)
+			b.config.Resume, b.config.Drain = true, drained
+			if err := b.refused(t); !errors.Is(err, collect.ErrStopped) {
+				t.Errorf("got %v, want that it was stopped", err)
+			}
+		})
+	}
+}

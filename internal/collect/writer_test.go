@@ -212,20 +212,43 @@ func TestAnOutputThatIsCut(t *testing.T) {
 	}
 }
 
-// What this run owed has to be there for a resumption.
-func TestInputsThatVanishStopTheRun(t *testing.T) {
-	b := onStage(t, flat(9), nil)
-	b.config.Target, b.config.Concurrency = atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
-		if is(r, "1-0") {
-			if err := os.Remove(b.files().Inputs); err != nil {
-				t.Error(err)
+// What a resumption needs has to be there, also when nothing is written to it any more.
+func TestFilesThatOnlyAResumptionNeeds(t *testing.T) {
+	inputs := func(f collect.Files) string { return f.Inputs }
+	failed := func(f collect.Files) string { return f.Failures }
+	replace := func(path string) error { return errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o644)) }
+	for _, test := range []struct {
+		name  string
+		file  func(collect.Files) string
+		spoil func(path string) error
+		says  string
+	}{
+		{"the inputs are taken away", inputs, os.Remove, "no such file"},
+		{"others take the place of the inputs", inputs, replace, "replaced"},
+		{"the inputs are cut", inputs, func(path string) error { return os.Truncate(path, 100) }, "has been cut"},
+		{"the failures are taken away", failed, os.Remove, "no such file"},
+		{"others take the place of the failures", failed, replace, "replaced"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := onStage(t, flat(9), nil)
+			path := test.file(b.files())
+			s := atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+				if is(r, "1-0") {
+					if err := test.spoil(path); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil, nil
+			})
+			b.config.Target, b.config.Concurrency = s, 1
+			summary, err := collect.Run(t.Context(), b.config)
+			var output *collect.OutputError
+			if !errors.As(err, &output) || output.File != path || !strings.Contains(err.Error(), test.says) || summary.Done != 2 {
+				t.Errorf("got %v with %d done, want an error that names %s and says %q, with 2", err, summary.Done, path, test.says)
 			}
-		}
-		return nil, nil
-	}), 1
-	summary, err := collect.Run(t.Context(), b.config)
-	var output *collect.OutputError
-	if !errors.As(err, &output) || output.File != b.files().Inputs || summary.Done != 2 {
-		t.Errorf("got %v with %d done, want an error that names the inputs, with 2", err, summary.Done)
+			if diff := cmp.Diff([]string{"0-0", "1-0"}, s.played()); diff != "" {
+				t.Errorf("attempts (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

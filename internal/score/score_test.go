@@ -160,3 +160,25 @@ func TestQuantilesOfTimes(t *testing.T) {
 		}
 	}
 }
+
+// The same samples have the same scores to the last bit: sums are made in one order.
+func TestScoresAreTheSameEachTime(t *testing.T) {
+	scores := func() (score.Mean, score.Pass) {
+		b := &score.Board{}
+		for task := range int64(60) {
+			for sample := range 3 + task%4 {
+				b.Add(task, float64((task+sample)%3)/float64(7+task))
+				b.Add(task, float64((task*sample)%2))
+			}
+		}
+		mean, _ := b.Mean()
+		pass, _ := b.Pass(2)
+		return mean, pass
+	}
+	mean, pass := scores()
+	for range 50 {
+		if m, p := scores(); m != mean || p != pass {
+			t.Fatalf("%+v and %+v, and once more %+v and %+v", mean, pass, m, p)
+		}
+	}
+}
