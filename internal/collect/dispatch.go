@@ -198,7 +198,7 @@ func (c *collector) stillThere() error {
 	if err := c.queue.rows.stillThere(); err != nil {
 		return &OutputError{File: c.files.Inputs, Err: err}
 	}
-	if _, err := stillNamed(c.failures.file, c.files.Failures); err != nil {
+	if err := c.failures.stillThere(); err != nil {
 		return &OutputError{File: c.files.Failures, Err: err}
 	}
 	return nil

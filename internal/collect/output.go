@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"example.com/turn/internal/rawjson"
@@ -115,9 +116,9 @@ type disk interface {
 type output struct {
 	path   string
 	file   disk
-	made   bool  // the file was not there before
-	end    int64 // where the whole lines end
-	broken error // why no further line is written: the last one may be half there
+	made   bool         // the file was not there before
+	end    atomic.Int64 // where the whole lines end; written by one goroutine, and looked at by another
+	broken error        // why no further line is written: the last one may be half there
 }
 
 func openOutput(path string) (*output, error) {
@@ -145,13 +146,15 @@ func newOutput(path string, file *os.File, made bool) (*output, error) {
 		_ = file.Close()
 		return nil, &OutputError{File: path, Err: err}
 	}
-	return &output{path: path, file: file, made: made, end: end}, nil
+	o := &output{path: path, file: file, made: made}
+	o.end.Store(end)
+	return o, nil
 }
 
 // discard closes the file, and takes it away when this output has made it and
 // nobody has written to it.
 func (o *output) discard() error {
-	if o.made && o.end == 0 && o.stillThere() == nil {
+	if o.made && o.end.Load() == 0 && o.stillThere() == nil {
 		_ = os.Remove(o.path) // an empty file, if that much does not work
 	}
 	return o.close()
@@ -159,7 +162,7 @@ func (o *output) discard() error {
 
 // empty takes away what is in the file.
 func (o *output) empty() error {
-	if o.end == 0 {
+	if o.end.Load() == 0 {
 		return nil
 	}
 	return o.cut(0)
@@ -174,7 +177,7 @@ func (o *output) cut(end int64) error {
 	if err != nil {
 		return &OutputError{File: o.path, Err: err}
 	}
-	o.end = end
+	o.end.Store(end)
 	return nil
 }
 
@@ -193,16 +196,16 @@ func (o *output) write(lines ...rawjson.Body) error {
 		err = o.stillThere()
 	}
 	if err != nil {
-		_ = o.file.Truncate(o.end) // no half line is left behind, if that much works
+		_ = o.file.Truncate(o.end.Load()) // no half line is left behind, if that much works
 		o.broken = &OutputError{File: o.path, Err: err}
 		return o.broken
 	}
-	o.end += written
+	o.end.Add(written)
 	return nil
 }
 
 func (o *output) append(lines []rawjson.Body) (written int64, err error) {
-	buffer := bufio.NewWriterSize(io.NewOffsetWriter(o.file, o.end), 64<<10)
+	buffer := bufio.NewWriterSize(io.NewOffsetWriter(o.file, o.end.Load()), 64<<10)
 	for _, line := range lines {
 		n, err := line.WriteLineTo(buffer)
 		written += n
@@ -220,7 +223,7 @@ func (o *output) append(lines []rawjson.Body) (written int64, err error) {
 // to it would be lost with its last descriptor.
 func (o *output) stillThere() error {
 	open, err := stillNamed(o.file, o.path)
-	if err == nil && open.Mode().IsRegular() && open.Size() < o.end {
+	if err == nil && open.Mode().IsRegular() && open.Size() < o.end.Load() {
 		err = errors.New("it has been cut while the run was writing to it")
 	}
 	return err

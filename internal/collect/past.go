@@ -242,10 +242,10 @@ func (o *output) mend(t tail, note func(string)) error {
 	case t.size == 0:
 		return nil
 	case t.whole:
-		if _, err := o.file.WriteAt([]byte("\n"), o.end); err != nil {
+		if _, err := o.file.WriteAt([]byte("\n"), o.end.Load()); err != nil {
 			return &OutputError{File: o.path, Err: err}
 		}
-		return o.cut(o.end + 1)
+		return o.cut(o.end.Load() + 1)
 	}
 	note(fmt.Sprintf("%s: cut away a last line that was not whole (%d bytes)", o.path, t.size))
 	return o.cut(t.at)

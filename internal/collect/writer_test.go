@@ -226,6 +226,7 @@ func TestFilesThatOnlyAResumptionNeeds(t *testing.T) {
 		{"the inputs are taken away", inputs, os.Remove, "no such file"},
 		{"others take the place of the inputs", inputs, replace, "replaced"},
 		{"the inputs are cut", inputs, func(path string) error { return os.Truncate(path, 100) }, "has been cut"},
+		{"the failures are cut", failed, func(path string) error { return os.Truncate(path, 0) }, "has been cut"},
 		{"the failures are taken away", failed, os.Remove, "no such file"},
 		{"others take the place of the failures", failed, replace, "replaced"},
 	} {
@@ -233,6 +234,9 @@ func TestFilesThatOnlyAResumptionNeeds(t *testing.T) {
 			b := onStage(t, flat(9), nil)
 			path := test.file(b.files())
 			s := atOnce(func(r *episode.Request) (*episode.Result, *failures.Failure) {
+				if is(r, "0-0") {
+					return nil, refusal()
+				}
 				if is(r, "1-0") {
 					if err := test.spoil(path); err != nil {
 						t.Error(err)
@@ -240,11 +244,11 @@ func TestFilesThatOnlyAResumptionNeeds(t *testing.T) {
 				}
 				return nil, nil
 			})
-			b.config.Target, b.config.Concurrency = s, 1
+			b.config.Target, b.config.Concurrency, b.config.Policy.MaxAttempts = s, 1, 1
 			summary, err := collect.Run(t.Context(), b.config)
 			var output *collect.OutputError
-			if !errors.As(err, &output) || output.File != path || !strings.Contains(err.Error(), test.says) || summary.Done != 2 {
-				t.Errorf("got %v with %d done, want an error that names %s and says %q, with 2", err, summary.Done, path, test.says)
+			if !errors.As(err, &output) || output.File != path || !strings.Contains(err.Error(), test.says) || summary.Done != 1 {
+				t.Errorf("got %v with %d done, want an error that names %s and says %q, with 1", err, summary.Done, path, test.says)
 			}
 			if diff := cmp.Diff([]string{"0-0", "1-0"}, s.played()); diff != "" {
 				t.Errorf("attempts (-want +got):\n%s", diff)
