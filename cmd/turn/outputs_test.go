@@ -67,7 +67,7 @@ func TestASecondSignalEndsARunAtOnce(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	p.awaitLog(t, "stopping: no new episode starts; a second signal ends at once")
 	p.signal(t, syscall.SIGTERM)
-	p.wantExit(t, 143)
+	p.wantExit(t, 143, "turn: ended at once; the sessions of what was under way are left open")
 	if got := countRoutes(servers); got[scripted.Seed] != 20 || got[scripted.AgentClose] != 4 {
 		t.Errorf("calls %v, want 20 seeds and 4 closes", got)
 	}
@@ -232,7 +232,7 @@ func TestARunWithoutRoom(t *testing.T) {
 	args := append([]string{"run", dataset, "-o", out, "--concurrency", "4"}, against(servers)...)
 	const blocks = 256 // of 512 bytes: six replies, and more than the inputs
 	p := startProgram(t, exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -f %d && exec "$0" "$@"`, blocks), os.Args[0]}, args...)...))
-	p.wantExit(t, 1, "cannot write "+out+":")
+	p.wantExit(t, 1, "cannot write "+out+":", "next      the same command with --resume runs the ")
 	if p.said("file too large\ncannot write") {
 		t.Error("the same is said more than once")
 	}

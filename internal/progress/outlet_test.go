@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,10 +68,70 @@ func TestAnOutletThatIsReadAgain(t *testing.T) {
 	})
 }
 
+// A reader that has stopped, has read on and stops again is waited for again.
+func TestAnOutletWhoseReaderStopsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &held{}
+		o := progress.NewOutlet(out)
+		for stop := range 2 {
+			out.free = make(chan struct{})
+			began := time.Now()
+			for range 5_000 {
+				_, _ = o.Write([]byte("x\n"))
+			}
+			if waited := time.Since(began); waited != time.Second {
+				t.Errorf("stop %d was waited for %s, want a second", stop, waited)
+			}
+			close(out.free)
+			synctest.Wait()
+		}
+		o.Close()
+	})
+}
+
+// What comes last has room as soon as a slow reader has read enough; one that has
+// stopped is not waited for.
+func TestDrainingAnOutlet(t *testing.T) {
+	const lines = 4_000
+	for name, test := range map[string]struct {
+		out         io.Writer
+		least, most time.Duration
+	}{
+		"a slow reader":        {&slow{each: 5 * time.Millisecond}, 9 * time.Second, 10 * time.Second}, // for half of the lines
+		"one that has stopped": {&held{}, 2 * time.Second, 2100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if h, ok := test.out.(*held); ok {
+					h.free = make(chan struct{})
+					defer close(h.free)
+				}
+				o := progress.NewOutlet(test.out)
+				for range lines {
+					_, _ = o.Write([]byte("x\n"))
+				}
+				began := time.Now()
+				o.Drain()
+				if took := time.Since(began); took < test.least || took > test.most {
+					t.Errorf("it took %s, want from %s to %s", took, test.least, test.most)
+				}
+				began = time.Now()
+				for range lines / 10 {
+					_, _ = o.Write([]byte("y\n"))
+				}
+				if took := time.Since(began); name == "a slow reader" && took != 0 {
+					t.Errorf("then a write waited for %s, want that there is room", took)
+				}
+				o.Close()
+			})
+		})
+	}
+}
+
 // A reader that is slow, and reads, gets everything.
 func TestAnOutletWaitsForASlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := &slow{}
+		out := &slow{each: time.Millisecond}
 		o := progress.NewOutlet(out)
 		for i := range 20_000 {
 			if _, err := fmt.Fprintf(o, "%d\n", i); err != nil {
@@ -84,11 +145,14 @@ func TestAnOutletWaitsForASlowReader(t *testing.T) {
 	})
 }
 
-// A slow terminal takes a line each millisecond.
-type slow struct{ terminal }
+// A slow terminal takes that long for each line.
+type slow struct {
+	terminal
+	each time.Duration
+}
 
 func (s *slow) Write(p []byte) (int, error) {
-	time.Sleep(time.Millisecond)
+	time.Sleep(s.each)
 	return s.terminal.Write(p)
 }
 
@@ -120,8 +184,8 @@ func TestAPatientOutlet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &held{free: make(chan struct{})}
 		stop := make(chan struct{})
-		told := 0
-		o := progress.NewPatientOutlet(out, stop, func() { told++ })
+		var told atomic.Int32
+		o := progress.NewPatientOutlet(out, stop, func() { told.Add(1) })
 		written := 0
 		go func() {
 			for range 10_000 {
@@ -133,11 +197,11 @@ func TestAPatientOutlet(t *testing.T) {
 		if before := written; before < 4096 || before > 4100 {
 			t.Errorf("%d were taken, want as many as there is room for", before)
 		}
-		if told != 0 {
+		if told.Load() != 0 {
 			t.Error("it said that it waits before it had")
 		}
 		time.Sleep(time.Hour)
-		if told != 1 {
+		if told := told.Load(); told != 1 {
 			t.Errorf("it said %d times that it waits, want once", told)
 		}
 		close(stop)
@@ -147,9 +211,14 @@ func TestAPatientOutlet(t *testing.T) {
 			t.Errorf("%d were taken after the stop, want all", written)
 		}
 		close(out.free)
+		synctest.Wait()
+		_, _ = o.Write([]byte("y\n")) // there is room again
 		o.Close()
 		if got := strings.Count(out.String(), "x\n"); got < 4096 || got > 4100 {
 			t.Errorf("%d were written", got)
+		}
+		if got, want := strings.Trim(out.String(), "x\n"), "y"; got != want {
+			t.Errorf("beside what it was given it wrote %q, want nothing: a machine reads it", got)
 		}
 	})
 }

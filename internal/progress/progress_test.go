@@ -8,11 +8,13 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"example.com/turn/episode"
@@ -98,6 +100,16 @@ func TestTheLineOfAMeter(t *testing.T) {
 		{"of neither stage nor kind", func(m *progress.Meter) {
 			one(m, episode.Attempt{Reply: episode.Reply{Failure: failures.New("", "", "x")}})
 		}, "1/10 · 0 in flight · 0.1/s · ETA 1m30s · 1 failed (unknown 1)"},
+		{"the most frequent kinds, and how many more there are", func(m *progress.Meter) {
+			for i, kind := range []failures.Kind{"a", "b", "c", "d", "e", "f", "g"} {
+				for range []int{1, 2, 1, 4, 3, 1, 1}[i] {
+					m.Ended(collect.Rollout{}, failed(kind, false))
+					began(m)
+				}
+			}
+			m.Ending()
+		}, "13/10 · 0 in flight · stopping · 13 failed (d 4, e 3, b 2, a 1, c 1, 2 more kinds)"},
+		{"rewards too large for a mean", func(m *progress.Meter) { one(m, scored(1e308)); one(m, scored(1e308)) }, "2/10 · 0 in flight · 0.2/s · ETA 40s"},
 		{"resumed: earlier results count, but not for the rate", func(m *progress.Meter) {
 			m.DoneBefore(0, false)
 			m.DoneBefore(0, true)
@@ -175,6 +187,42 @@ func TestTheLiveLineIsNotGarbled(t *testing.T) {
 			t.Errorf("wrote %q, want %q", got, want)
 		}
 	})
+}
+
+// One live line takes the place of the other, also on a terminal that has become
+// narrower meanwhile and has wrapped the other. The last column stays free: a terminal
+// goes on to the next line behind it.
+func TestTheLiveLineStaysOne(t *testing.T) {
+	const clear, up, line = "\r\x1b[J", "\x1b[A", "0/1 · 0 in flight" // of 17 characters
+	for _, test := range []struct {
+		name         string
+		first, later int // columns, when the first line is shown and from then on
+		want         string
+	}{
+		{"as wide as it was", 80, 80, line + clear + line + clear},
+		{"just wide enough", 18, 18, line + clear + line + clear},
+		{"as wide as the line", 17, 17, "0/1" + clear + "0/1" + clear},
+		{"narrower, and the line just fits", 80, 17, line + clear + "0/1" + clear},
+		{"narrower by one too many", 80, 16, line + "\r" + up + "\x1b[J" + "0/1" + clear},
+		{"narrower by far", 80, 8, line + "\r" + up + up + "\x1b[J" + "0/1" + clear},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				out := &terminal{}
+				var columns atomic.Int64 // that the terminal has
+				columns.Store(int64(test.first))
+				screen := progress.NewScreenOfWidth(oneOwed(), out, func() int { return int(columns.Load()) })
+				screen.Start()
+				time.Sleep(600 * time.Millisecond)
+				columns.Store(int64(test.later))
+				time.Sleep(500 * time.Millisecond)
+				screen.Stop()
+				if got := out.String(); got != test.want {
+					t.Errorf("wrote %q, want %q", got, test.want)
+				}
+			})
+		})
+	}
 }
 
 // A line longer than the terminal would wrap, and could not be taken away.
@@ -274,6 +322,7 @@ func TestEventsForAMachine(t *testing.T) {
 		refused.Took, refused.EpisodeID.Attempt = 1500*time.Millisecond, 0
 		time.Sleep(time.Second)
 		both.Ended(r, refused)
+		e.Progress(time.Now())
 		both.Began(r, true)
 		done := ended(episode.Result{Reward: 1, Masked: true})
 		done.EpisodeID.Attempt = 1
@@ -287,6 +336,7 @@ func TestEventsForAMachine(t *testing.T) {
 			`{"event":"prepared","repeats":2,"rollouts":4,"tasks":2}`,
 			`{"done":1,"ending":false,"event":"progress","failed":0,"in_flight":0,"masked":0,"mean_reward":0.5,"owed":4,"retries":0,"rollouts_per_second":0,"scored":1,"waiting":0}`,
 			`{"again":true,"attempt":0,"elapsed_seconds":1.5,"event":"failure","kind":"verifier_error","reason":"x","rollout_index":1,"stage":"seed","task_id":{"task_id":"b","taskset":"a"},"task_index":3,"terminal":false}`,
+			`{"done":1,"ending":false,"event":"progress","failed":0,"in_flight":0,"masked":0,"mean_reward":0.5,"owed":4,"retries":0,"rollouts_per_second":0,"scored":1,"waiting":1}`,
 			`{"attempt":1,"elapsed_seconds":0,"event":"result","masked":true,"reward":1,"rollout_index":1,"task_id":{"task_id":"b","taskset":"a"},"task_index":3}`,
 			`{"attempt":0,"elapsed_seconds":0,"event":"given_up","reason":"stopped","rollout_index":1,"task_id":{"task_id":"b","taskset":"a"},"task_index":3}`,
 			`{"done":2,"ending":false,"eta_seconds":2,"event":"progress","failed":0,"in_flight":0,"masked":1,"mean_reward":0.5,"owed":4,"retries":1,"rollouts_per_second":1,"scored":1,"waiting":0}`,
@@ -296,6 +346,46 @@ func TestEventsForAMachine(t *testing.T) {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// A number that there is not, or that JSON has no form for, is left out, and what comes
+// then is written all the same.
+func TestAMeanThatThereIsNot(t *testing.T) {
+	out, m := &terminal{}, &progress.Meter{}
+	e := progress.NewEvents(m, out)
+	m.Prepared(owed(3))
+	e.Progress(time.Now())
+	m.DoneBefore(1e308, false)
+	m.DoneBefore(1e308, false)
+	e.Progress(time.Now())
+	e.Prepared(owed(3))
+	want := []string{
+		`{"done":0,"ending":false,"event":"progress","failed":0,"in_flight":0,"masked":0,"owed":3,"retries":0,"rollouts_per_second":0,"scored":0,"waiting":0}`,
+		`{"done":2,"ending":false,"event":"progress","failed":0,"in_flight":0,"masked":0,"owed":3,"retries":0,"rollouts_per_second":0,"scored":2,"waiting":0}`,
+		`{"event":"prepared","repeats":0,"rollouts":3,"tasks":0}`,
+	}
+	if diff := cmp.Diff(want, events(t, out.String())); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if err := e.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each attempt that failed is a line of the log. One that was cut short has not failed.
+func TestTheLogOfFailures(t *testing.T) {
+	var out bytes.Buffer
+	log := progress.FailureLog{Logger: zerolog.New(&out)}
+	r := collect.Rollout{TaskID: protocol.TaskID{Taskset: "a", TaskID: "b"}, TaskIndex: 3, RolloutIndex: 1}
+	log.Ended(r, ended(episode.Result{Reward: 1}))
+	log.Ended(r, episode.Attempt{Reply: episode.Reply{Failure: &failures.Failure{Reason: "stopped", Err: context.Canceled}}})
+	refused := failed(failures.VerifierError, false)
+	refused.EpisodeID, refused.Took, refused.Failure.Terminal = protocol.EpisodeID{RolloutID: "3-1", Attempt: 2}, 1500*time.Millisecond, true
+	log.Ended(r, refused)
+	const want = `{"level":"warn","rollout_id":"3-1","attempt":2,"taskset":"a","task_id":"b","took_seconds":1.5,"stage":"seed","failure_kind":"verifier_error","terminal":true,"reason":"x","message":"an episode failed"}` + "\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
 }
 
 type brokenPipe struct{ writes int }
