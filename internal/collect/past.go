@@ -18,6 +18,10 @@ import (
 // A key names a rollout in the output files.
 type key struct{ task, rollout int64 }
 
+func (k key) compare(other key) int {
+	return cmp.Or(cmp.Compare(k.task, other.task), cmp.Compare(k.rollout, other.rollout))
+}
+
 // A past is what earlier runs have left: what a run that resumes them need not, or
 // must not, do again.
 type past struct {

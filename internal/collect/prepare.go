@@ -33,7 +33,7 @@ type preparation struct {
 	rules     episode.RowRules
 	numbering *numbering
 	earlier   *earlier // what is resumed
-	known     func(key)
+	tried     func(key)
 	out       io.Writer
 	path      string // of out
 	owed      Owed
@@ -58,8 +58,8 @@ type Owed struct {
 
 // prepare reads the dataset and writes the materialised inputs to the given path.
 // Nothing is left there when the dataset has a fault, or differs from what is
-// resumed. known is told of each rollout of which that has left anything.
-func prepare(config Config, path string, resumed *earlier, known func(key)) (Owed, error) {
+// resumed. tried is told of each rollout of which that has left failures only.
+func prepare(config Config, path string, resumed *earlier, tried func(key)) (Owed, error) {
 	dataset, err := openDataset(config.Dataset, config.Stdin, config.Drain)
 	if err != nil {
 		return Owed{}, inputError(config.Dataset, 0, err)
@@ -70,7 +70,7 @@ func prepare(config Config, path string, resumed *earlier, known func(key)) (Owe
 		rules:     episode.RowRules{Taskset: stem(config.Dataset)},
 		numbering: newNumbering(),
 		earlier:   resumed,
-		known:     known,
+		tried:     tried,
 		path:      path,
 		servers:   map[string]bool{},
 	}
@@ -207,15 +207,12 @@ func (p *preparation) count(k key) {
 		return
 	}
 	past := p.earlier.past
-	if !past.knows(k) {
-		return
-	}
 	if _, done := past.results[k]; done {
 		p.owed.Done++
-	} else {
+	} else if past.knows(k) {
 		p.owed.Tried++
+		p.tried(k)
 	}
-	p.known(k)
 }
 
 // inputLine is a line of the materialised inputs.

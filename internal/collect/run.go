@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"example.com/turn/episode"
 	"example.com/turn/protocol"
@@ -257,22 +259,31 @@ func (c *collector) prepareInputs(next string) (err error) {
 			c.config.Note(c.files.Inputs + " is not there: nothing shows that the dataset is the one that the output is of")
 		}
 	}
-	c.summary.Owed, err = prepare(c.config, next, before, c.countBefore)
+	if c.summary.Owed, err = prepare(c.config, next, before, c.countFailed); err == nil {
+		c.countDone()
+	}
 	return err
 }
 
-// countBefore counts a rollout that an earlier run has settled: what comes of this
-// run, and however it ends, is told together with that.
-func (c *collector) countBefore(k key) {
-	if result, done := c.past.results[k]; done {
-		c.summary.addResult(k.task, result)
-		c.config.Observer.DoneBefore(result.reward, result.masked)
+// countFailed counts a rollout of which earlier runs have left failures only, when it is
+// not tried again.
+func (c *collector) countFailed(k key) {
+	if _, owed := c.owes(k); owed {
 		return
 	}
-	if _, owed := c.owes(k); !owed {
-		before, group := c.past.failed(k)
-		c.summary.addFailure(k.task, group.FailureGroup, group.example, before.terminal)
-		c.config.Observer.FailedBefore()
+	before, group := c.past.failed(k)
+	c.summary.addFailure(k.task, group.FailureGroup, group.example, before.terminal)
+	c.config.Observer.FailedBefore()
+}
+
+// countDone counts what earlier runs have done: whatever comes of this one, and however
+// early it ends, is told together with that. All of it is owed, or this run would not
+// begin.
+func (c *collector) countDone() {
+	for _, k := range slices.SortedFunc(maps.Keys(c.past.results), key.compare) { // sums of floats depend on their order
+		result := c.past.results[k]
+		c.summary.addResult(k.task, result)
+		c.config.Observer.DoneBefore(result.reward, result.masked)
 	}
 }
 
