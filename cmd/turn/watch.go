@@ -70,7 +70,7 @@ const eventInterval = 10 * time.Second
 // listen opens the standard output for events. Whoever reads them is waited for until a
 // signal comes or the budget is used up.
 func (w *watch) listen(signalled context.Context, budget collect.Budget) {
-	listened, cancel := context.WithCancel(signalled)
+	listened, cancel := signalled, func() {}
 	if !budget.Deadline.IsZero() {
 		listened, cancel = context.WithDeadline(signalled, budget.Deadline)
 	}

@@ -38,18 +38,18 @@ func notKept(err error) *failures.Stop {
 
 // begin starts attempts while there is room and something to start.
 func (c *collector) begin(ctx context.Context) {
-	for !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
+	for !c.queue.empty() && !c.stops(ctx) && c.inFlight < max(c.config.Concurrency, 1) {
 		line, t, ok, err := c.next()
 		if err == nil && !ok {
 			return
 		}
 		if err == nil && c.summary.Attempts == 0 {
-			err = c.dropMetrics()
+			err = c.dropMetrics() // only now: a run that begins nothing leaves them
 		}
 		if err == nil {
 			err = c.start(ctx, line, t)
 		}
-		c.broken = err // nothing else has broken, or none would begin
+		c.broken = err // nothing had broken before: stops has looked
 	}
 }
 
@@ -120,7 +120,7 @@ func (c *collector) await(ctx context.Context) {
 		drain = c.config.Drain
 		done  = ctx.Done()
 	)
-	if c.stopped { // only those in flight are waited for
+	if c.stopped || c.queue.empty() { // only those in flight are waited for
 		drain, done = nil, nil
 	} else if wait, any := c.untilNext(time.Now()); any {
 		timer := time.NewTimer(wait)
@@ -148,8 +148,9 @@ func (c *collector) untilNext(now time.Time) (wait time.Duration, any bool) {
 		if due, waits := c.queue.nextDue(); waits {
 			at(due)
 		}
-		if !c.queue.atEnd && c.outage.on { // it held rows back a moment ago
+		if !c.queue.atEnd && c.outage.on { // rows may be held back until then
 			at(c.outage.until)
+			at(c.outage.quietAt())
 		}
 	}
 	if !c.config.Deadline.IsZero() {
@@ -211,12 +212,13 @@ func (c *collector) hear(a attempt) {
 	}
 	f := a.Failure
 	if f == nil || !c.config.Target.Away(f) {
-		if c.outage.over(f, a.began) {
+		if c.outage.over(f, a.began, time.Now()) {
 			c.config.Note("the servers answer again: rows begin")
 		}
 		return
 	}
 	if c.outage.met(f, a.Took, time.Now()) {
+		c.queue.postpone(func(t turn) time.Duration { return c.outage.floor(t.attempts) })
 		c.config.Note(fmt.Sprintf("%s: rows that have not begun wait, and one looks every %s; after %s the run gives up", f.Reason, lookInterval, outagePatience))
 	}
 }
@@ -239,13 +241,14 @@ func (c *collector) retry(t *turn, f *failures.Failure) (again bool) {
 	t.attempts++
 	policy := c.config.Policy
 	policy.MaxAttempts = t.limit
-	wait, again := policy.Next(f, t.attempts, now.Sub(t.firstFailed))
+	failure := *f
+	if t.away = c.config.Target.Away(f); t.away && c.outage.lasts(now) {
+		failure.RetryAfter = max(failure.RetryAfter, c.outage.floor(t.attempts))
+	}
+	wait, again := policy.Next(&failure, t.attempts, now.Sub(t.firstFailed))
 	if !again {
 		c.summary.addFailure(t.key.task, FailureGroup{f.Stage, f.Kind}, f.Reason, f.Terminal || c.past.failures[t.key].terminal)
 		return false
-	}
-	if c.config.Target.Away(f) {
-		wait += c.outage.floor(t.attempts, now)
 	}
 	t.due = now.Add(wait)
 	c.queue.push(*t)

@@ -331,10 +331,12 @@ func TestTheEndingOfARun(t *testing.T) {
 		change func(*collect.Config)
 		told   int
 	}{
-		"to the end":         {func(*collect.Config) {}, 0},
-		"drained":            {func(c *collect.Config) { c.Drain = afterwards(2500 * time.Millisecond) }, 1},
-		"out of time":        {func(c *collect.Config) { c.Deadline = time.Now().Add(2500 * time.Millisecond) }, 1},
-		"the output is gone": {func(c *collect.Config) { time.AfterFunc(2500*time.Millisecond, func() { _ = os.Remove(c.Output) }) }, 1},
+		"to the end":                  {func(*collect.Config) {}, 0},
+		"drained when all have begun": {func(c *collect.Config) { c.Concurrency, c.Drain = 9, afterwards(time.Second/2) }, 0},
+		"within its time":             {func(c *collect.Config) { c.Deadline, c.Margin = time.Now().Add(5500*time.Millisecond), time.Second }, 0},
+		"drained":                     {func(c *collect.Config) { c.Drain = afterwards(2500 * time.Millisecond) }, 1},
+		"out of time":                 {func(c *collect.Config) { c.Deadline = time.Now().Add(2500 * time.Millisecond) }, 1},
+		"the output is gone":          {func(c *collect.Config) { time.AfterFunc(2500*time.Millisecond, func() { _ = os.Remove(c.Output) }) }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			watch := &endings{}
@@ -652,20 +654,68 @@ func TestAnOutageOfTheAgentServer(t *testing.T) {
 // A server that is away for as long as it takes to start one costs no rollout: those
 // that have met that are not tried again at once.
 func TestAShortOutageCostsNothing(t *testing.T) {
-	var began time.Time
-	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
-		if time.Since(began) < 11*time.Second {
-			_ = after(ctx, time.Second)
-			return nil, away()
+	for _, test := range []struct {
+		away, finding time.Duration
+		concurrency   int
+	}{{14 * time.Second, 0, 1}, {14 * time.Second, 0, 64}, {11 * time.Second, time.Second, 64}} {
+		var began time.Time
+		s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+			if time.Since(began) < test.away {
+				_ = after(ctx, test.finding)
+				return nil, away()
+			}
+			return nil, after(ctx, time.Second)
+		}}
+		summary := play(t, 100, s, func(c *collect.Config) {
+			began = time.Now()
+			c.Concurrency, c.Policy = test.concurrency, retry.Policy{}
+		})
+		if summary.Done != 100 {
+			t.Errorf("%+v: %d done and %d failed, want all done", test, summary.Done, summary.Failed)
 		}
-		return nil, after(ctx, time.Second)
-	}}
-	summary := play(t, 100, s, func(c *collect.Config) {
-		began = time.Now()
-		c.Concurrency, c.Policy = 64, retry.Policy{}
-	})
-	if summary.Done != 100 {
-		t.Errorf("%d done and %d failed, want all done", summary.Done, summary.Failed)
+	}
+}
+
+// Of long episodes some meet a moment in which their server is away. Those that end well
+// between such moments show that it is not away for all that time.
+func TestMomentsOfAbsenceWithinLongEpisodes(t *testing.T) {
+	for name, isAway := range map[string]func(r *episode.Request, at time.Duration) bool{
+		"two moments": func(_ *episode.Request, at time.Duration) bool {
+			return at >= 70*time.Minute && at < 72*time.Minute || at >= 85*time.Minute && at < 87*time.Minute
+		},
+		"single episodes": func(r *episode.Request, _ time.Duration) bool { return is(r, "5-0") || is(r, "11-0") || is(r, "17-0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var began time.Time
+			var started atomic.Int64
+			s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+				if f := after(ctx, time.Hour+time.Duration(started.Add(1)%64)*time.Minute); f != nil {
+					return nil, f
+				}
+				if isAway(r, time.Since(began)) {
+					f := away()
+					f.Stage = failures.StageVerification
+					return nil, f
+				}
+				return nil, nil
+			}}
+			summary := play(t, 300, s, func(c *collect.Config) {
+				began = time.Now()
+				c.Concurrency, c.Policy = 64, retry.Policy{}
+			})
+			if summary.Missing() != 0 || summary.Failed > 3 {
+				t.Errorf("%d done, %d failed, %d missing; want none missing", summary.Done, summary.Failed, summary.Missing())
+			}
+		})
+	}
+}
+
+// A run in which nobody was there for the last of its rows has nothing to give up.
+func TestAnOutageAtTheEndOfARun(t *testing.T) {
+	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) { return nil, away() }}
+	summary := play(t, 66, s, func(c *collect.Config) { c.Concurrency, c.Policy.MaxAttempts = 4, 1 })
+	if summary.Failed != 66 {
+		t.Errorf("%d failed and %d missing, want all failed", summary.Failed, summary.Missing())
 	}
 }
 

@@ -55,6 +55,9 @@ func (in *inputs) stillThere() error {
 	return err
 }
 
+// atEnd reports that the last line has been read.
+func (in *inputs) atEnd() bool { return in.lines.end >= in.size }
+
 func (in *inputs) close() { _ = in.file.Close() } // it was only read
 
 // next is the next line, io.EOF after the last.

@@ -22,10 +22,10 @@ func (e *OutageError) Error() string {
 type outage struct {
 	on      bool
 	first   failures.Failure // that it began with
-	strikes int              // attempts that found nobody there, and none since that found somebody
+	strikes int              // attempts that found nobody there, and nobody has been since
 	since   time.Time        // when the first of them had failed
 	last    time.Time        // and the last
-	took    time.Duration    // that the slowest of them needed to find out
+	took    time.Duration    // that the slowest of them needed to find out, where that was all it did
 	until   time.Time        // when the next row may look
 }
 
@@ -34,8 +34,8 @@ const (
 	outageStrikes = 3
 	// lookInterval is how long no row begins in an outage after another has.
 	lookInterval = 10 * time.Second
-	// outageBackoff is the least wait before the second attempt of a rollout that an
-	// outage has met; it doubles with each further one.
+	// outageBackoff is the least wait before the second attempt of a rollout that has met
+	// an outage; it doubles with each further one.
 	outageBackoff = 5 * time.Second
 	// outageQuiet, or twice the time that it takes to find nobody there, ends an outage
 	// in which nobody has failed for that long: those that have begun are being served,
@@ -46,7 +46,7 @@ const (
 	outagePatience = 10 * time.Minute
 )
 
-// quietAt is when nobody has failed for so long that somebody must be there.
+// quietAt is when an outage in which nobody has failed since is over.
 func (o *outage) quietAt() time.Time { return o.last.Add(max(outageQuiet, 2*o.took)) }
 
 // lasts reports whether there is an outage at the moment.
@@ -75,7 +75,10 @@ func (o *outage) met(f *failures.Failure, took time.Duration, now time.Time) (be
 		*o = outage{first: *f, since: now}
 	}
 	o.strikes++
-	o.last, o.took = now, max(o.took, took)
+	o.last = now
+	if f.Unsent && (f.Stage == failures.StageSeed || f.Stage == "") { // else an agent may have worked for hours before
+		o.took = max(o.took, took)
+	}
 	if o.on || o.strikes < outageStrikes {
 		return false
 	}
@@ -83,14 +86,14 @@ func (o *outage) met(f *failures.Failure, took time.Duration, now time.Time) (be
 	return true
 }
 
-// over tells that an attempt that began then has ended in another way, and reports
+// over tells that an attempt that began then has ended in another way now, and reports
 // whether an outage has ended with that.
 //
-// One that had begun before somebody found nobody there says nothing: a server that is
-// going down serves what it has. Nor does one that failed in its seed say anything of
-// an agent server.
-func (o *outage) over(f *failures.Failure, began time.Time) (ended bool) {
-	if began.Before(o.last) || f != nil && f.Stage == failures.StageSeed && o.first.Stage == failures.StageAgent {
+// One that had begun before somebody found nobody there says nothing soon after that: a
+// server that is going down serves what it has, while others look for it. Nor does one
+// that failed in its seed say anything of an agent server.
+func (o *outage) over(f *failures.Failure, began, now time.Time) (ended bool) {
+	if began.Before(o.last) && now.Sub(o.last) < lookInterval || f != nil && f.Stage == failures.StageSeed && o.first.Stage == failures.StageAgent {
 		return false
 	}
 	ended = o.on
@@ -99,10 +102,7 @@ func (o *outage) over(f *failures.Failure, began time.Time) (ended bool) {
 }
 
 // floor is the least wait of a rollout after so many attempts, of which the last has
-// met the outage: without it, all of them would be used up in seconds.
-func (o *outage) floor(attempts int, now time.Time) time.Duration {
-	if !o.lasts(now) {
-		return 0
-	}
+// met an outage: without it, all of them would be used up in seconds.
+func (o *outage) floor(attempts int) time.Duration {
 	return min(outageBackoff<<min(attempts-1, 10), retry.MaxBackoff)
 }

@@ -25,6 +25,7 @@ type turn struct {
 	firstFailed time.Time // in this run
 	due         time.Time // when it may be tried again
 	retry       bool      // it was tried in this run
+	away        bool      // its last attempt found nobody there
 }
 
 // row is the next row that has not begun.
@@ -59,7 +60,17 @@ func (q *queue) nextDue() (due time.Time, ok bool) {
 	return q.again[0].due, true
 }
 
-func (q *queue) empty() bool { return q.atEnd && len(q.again) == 0 }
+// postpone puts those off for a while that have found nobody there.
+func (q *queue) postpone(by func(turn) time.Duration) {
+	for i := range q.again {
+		if t := &q.again[i]; t.away {
+			t.due = t.due.Add(by(*t))
+		}
+	}
+	heap.Init(&q.again)
+}
+
+func (q *queue) empty() bool { return (q.atEnd || q.rows.atEnd()) && len(q.again) == 0 }
 
 // waiting is a heap by due time.
 type waiting []turn
