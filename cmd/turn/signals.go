@@ -64,7 +64,7 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// passOver takes no notice of the signals of that long.
+// passOver drops the signals that come within the window.
 func passOver(signals <-chan os.Signal, window time.Duration) {
 	over := time.After(window)
 	for {

@@ -114,18 +114,23 @@ func (j *joiner) match() ([]string, error) {
 	return parts, nil
 }
 
-// matchesOf are the rollouts files that match a pattern. A shell may have put the
-// names of all that a run leaves in its place: those of its other files are skipped.
+// matchesOf are the rollouts files that match a pattern, or have it for a name. A shell
+// may have put the names of all that a run leaves in its place: those of its other
+// files are skipped.
 func matchesOf(pattern string) ([]string, error) {
-	matches, err := filepath.Glob(pattern)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(matches) == 0:
+	matches := []string{pattern}
+	_, err := os.Lstat(pattern)
+	named := err == nil
+	if !named {
+		if matches, err = filepath.Glob(pattern); err != nil {
+			return nil, err
+		}
+	}
+	if len(matches) == 0 {
 		return nil, errors.New("no file matches")
 	}
 	parts := slices.DeleteFunc(slices.Clone(matches), isNoPart)
-	if len(parts) == 0 && matches[0] == pattern && !IsBeside(pattern) {
+	if named && len(parts) == 0 && !IsBeside(pattern) {
 		return nil, errors.New("the name of a rollouts file ends in .jsonl")
 	}
 	return parts, nil
@@ -134,23 +139,34 @@ func matchesOf(pattern string) ([]string, error) {
 // isNoPart reports whether a file that matches is none of the rollouts files.
 func isNoPart(path string) bool { return IsBeside(path) || !strings.HasSuffix(path, ".jsonl") }
 
-// distinct are the files that have these names, each once, in their order.
+// distinct are the files that have these names, each once, in their order. Of several
+// names of one the first is taken that has its inputs beside it.
 func distinct(paths []string) []string {
 	var (
 		distinct []string
 		infos    []os.FileInfo
 	)
 	for _, path := range paths {
+		path = filepath.Clean(path)
 		info, err := os.Stat(path)
-		if err == nil && slices.ContainsFunc(infos, func(other os.FileInfo) bool { return os.SameFile(info, other) }) {
+		if err != nil { // reading it will tell what is wrong
+			distinct, infos = append(distinct, path), append(infos, nil)
 			continue
 		}
-		if err == nil {
-			infos = append(infos, info)
+		at := slices.IndexFunc(infos, func(other os.FileInfo) bool { return other != nil && os.SameFile(info, other) })
+		switch {
+		case at < 0:
+			distinct, infos = append(distinct, path), append(infos, info)
+		case !hasInputs(distinct[at]) && hasInputs(path):
+			distinct[at] = path
 		}
-		distinct = append(distinct, filepath.Clean(path))
 	}
 	return distinct
+}
+
+func hasInputs(path string) bool {
+	_, err := os.Stat(FilesOf(path).Inputs)
+	return err == nil
 }
 
 func sameFile(a, b string) bool {
@@ -215,27 +231,27 @@ func (j *joiner) checkNothingLost(parts []string) error {
 	if slices.Contains(parts, j.config.Output) {
 		return nil
 	}
-	var results, failed int
-	err := errors.Join(
-		look(j.files.Rollouts, &results, func(_ []byte, k key) bool { _, joined := j.past.results[k]; return joined }),
-		look(j.files.Failures, &failed, func(text []byte, _ key) bool { return j.failed[digestOf(text)] }),
-	)
-	if err == nil && results+failed > 0 {
-		err = &ChangedError{What: fmt.Sprintf("%s and its failures have lines that the files to be joined have not (results: %d, failures: %d)", j.config.Output, results, failed)}
-	}
-	return err
-}
-
-// look counts the lines of a file that are not known.
-func look(path string, unknown *int, known func(text []byte, k key) bool) error {
-	_, err := readOutput(path, func(text []byte, fields rawjson.Object) error {
-		k, err := keyOf(fields)
-		if err == nil && !known(text, k) {
-			*unknown++
-		}
+	before := newPast()
+	_, errResults := readOutput(j.files.Rollouts, before.addResult)
+	_, errFailures := readOutput(j.files.Failures, before.addFailure)
+	if err := errors.Join(errResults, errFailures); err != nil {
 		return err
-	})
-	return err
+	}
+	var results, failed int
+	for k := range before.results {
+		if _, joined := j.past.results[k]; !joined {
+			results++
+		}
+	}
+	for k, attempts := range before.failures {
+		if _, joined := j.past.results[k]; !joined { // else nobody asks how it came to that
+			failed += max(0, int(attempts.attempts-j.past.failures[k].attempts))
+		}
+	}
+	if results+failed > 0 {
+		return &ChangedError{What: fmt.Sprintf("%s has more than the files to be joined: %d results and %d failed attempts that they lack", j.config.Output, results, failed)}
+	}
+	return nil
 }
 
 // copyAll copies what the parts have.

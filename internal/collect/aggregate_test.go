@@ -433,8 +433,8 @@ func TestAggregateKeepsWhatAJoinedOutputAloneHas(t *testing.T) {
 // A joined output that has got more meanwhile is not replaced by one that lacks it.
 func TestAggregateDoesNotReplaceWhatWouldBeLost(t *testing.T) {
 	for name, more := range map[string]struct{ results, failures, says string }{
-		"a result":  {resultRow(99, 0, "1"), "", "(results: 1, failures: 0)"},
-		"a failure": {"", strings.Replace(failureRow(3, 0, false), "boom", "again", 1), "(results: 0, failures: 1)"},
+		"a result":  {resultRow(99, 0, "1"), "", "1 results and 0 failed attempts that they lack"},
+		"a failure": {"", strings.Replace(failureRow(3, 0, false), "boom", "again", 1), "0 results and 1 failed attempts that they lack"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := shards(t)
@@ -462,19 +462,59 @@ func TestAggregateDoesNotReplaceWhatWouldBeLost(t *testing.T) {
 }
 
 // Names that a shell has put in the place of a pattern are taken for what they are, and
-// a file that has two of them is one.
+// a file that has two of them is one, with the files beside it.
 func TestAggregateOfNames(t *testing.T) {
 	b := shards(t)
 	config, notes := b.joining()
 	dir := filepath.Dir(b.config.Output)
+	writeFile(t, collect.FilesOf(b.part(2)).Inputs+".next", "half a li")
+	writeFile(t, b.config.Output+".next", "half a li")
+	if err := os.Symlink(filepath.Base(b.part(1)), filepath.Join(dir, "latest.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, filepath.Join(b.dir, "alias")); err != nil {
+		t.Fatal(err)
+	}
 	entries, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.Patterns = append(entries, dir+"/./"+filepath.Base(b.part(1)))
+	third := filepath.Join(b.dir, "alias", filepath.Base(b.part(3)))
+	config.Patterns = append([]string{third, dir + "/./" + filepath.Base(b.part(1))}, entries...)
 	joined, err := collect.Aggregate(t.Context(), config)
-	if err != nil || joined.Parts != 3 || joined.Done != 11 || len(joined.Twice)+len(*notes) != 0 {
-		t.Errorf("joined %+v, %v, notes %q; want three parts, and nothing twice", joined, err, *notes)
+	if err != nil || joined.Parts != 3 || joined.Done != 11 || joined.Failed != 1 || len(joined.Twice)+len(joined.MissingShards)+len(*notes) != 0 {
+		t.Errorf("joined %+v, %v, notes %q; want three parts, none missing, and nothing twice", joined, err, *notes)
+	}
+}
+
+// A name may be one that would be no pattern, or another.
+func TestAggregateOfANameThatIsAPattern(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a[1]", "r.jsonl")
+	writeFile(t, path, resultRow(0, 0, "1"))
+	joined, err := collect.Aggregate(t.Context(), collect.AggregateConfig{Patterns: []string{path}, Output: filepath.Join(t.TempDir(), "joined.jsonl")})
+	if err != nil || joined.Done != 1 {
+		t.Errorf("joined %+v, %v, want one done", joined, err)
+	}
+}
+
+// Shards that are run anew are joined anew: that an earlier join has had other failures
+// is no loss.
+func TestAggregateOfShardsThatAreRunAnew(t *testing.T) {
+	b := shards(t)
+	config, _ := b.joining()
+	config.Patterns = []string{b.part(1), b.part(2), b.part(3)}
+	config.Overwrite = true
+	if _, err := collect.Aggregate(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	for name, failed := range map[string]string{"as often as before": strings.Replace(failureRow(3, 0, true), "boom", "in another way", 1), "not at all": ""} {
+		writeFile(t, collect.FilesOf(b.part(1)).Failures, failed)
+		if failed == "" {
+			writeFile(t, b.part(1), read(t, b.part(1))+resultRow(3, 0, "1"))
+		}
+		if _, err := collect.Aggregate(t.Context(), config); err != nil {
+			t.Errorf("a rollout that has failed %s: %v", name, err)
+		}
 	}
 }
 

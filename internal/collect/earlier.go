@@ -53,7 +53,7 @@ func (e *earlier) checkSame(k key, now *episode.Request, line rawjson.Body) erro
 		e.unknown++
 		return nil
 	}
-	if line.Is(found.text) { // as it is when we have written it; it need not be read
+	if line.Is(found.text) { // as a rule, for we have written it: there is nothing to compare
 		return nil
 	}
 	before, err := e.inputs.request(found)

@@ -11,8 +11,8 @@ import (
 	"example.com/turn/internal/rawjson"
 )
 
-// An input is a line of the materialised inputs, of which no more was read than the
-// rollout that it names: most are not looked into where nearly all is done.
+// An input is a line of the materialised inputs, of which only the key was taken: where
+// nearly all is done, few are asked for their request.
 type input struct {
 	key    key
 	place  place

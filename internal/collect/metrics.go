@@ -393,11 +393,11 @@ func hasOthers(path string) bool {
 		Metrics map[string]json.RawMessage `json:"agent_metrics"`
 	}
 	var entries []entry
-	if json.Unmarshal(text, &entries) != nil { // a part of them at most
+	if json.Unmarshal(text, &entries) != nil || len(entries) == 0 { // cut off, or none
 		return false
 	}
 	return !slices.ContainsFunc(entries, func(e entry) bool {
-		return e.Metrics[samplesName] != nil && e.Metrics[maskedName] != nil
+		return e.Metrics == nil || e.Metrics[samplesName] != nil && e.Metrics[maskedName] != nil
 	})
 }
 

@@ -60,9 +60,10 @@ const (
 	aggregateSuffix = "_aggregate_metrics.json"
 )
 
-// IsBeside reports whether a name is that of a file beside an output.
+// IsBeside reports whether a name is that of a file beside an output, or of one that a
+// run which was killed had not finished.
 func IsBeside(path string) bool {
-	return slices.ContainsFunc([]string{failuresSuffix, inputsSuffix, aggregateSuffix}, func(suffix string) bool { return strings.HasSuffix(path, suffix) })
+	return slices.ContainsFunc([]string{failuresSuffix, inputsSuffix, aggregateSuffix, nextSuffix}, func(suffix string) bool { return strings.HasSuffix(path, suffix) })
 }
 
 // An ExistsError says that a run would overwrite what another has written.

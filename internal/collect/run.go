@@ -84,8 +84,8 @@ type Observer interface {
 	// line could not be written, has none, and a failure that says so (CutShort). Its
 	// Again says that the rollout waits for another.
 	Ended(r Rollout, attempt episode.Attempt)
-	// Ending is told once, when no further attempt begins although some are owed: the
-	// run was stopped, or cannot go on.
+	// Ending is told once, when no further attempt begins although there may be some
+	// owed: the run was stopped, or cannot go on.
 	Ending()
 }
 

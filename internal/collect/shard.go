@@ -1,8 +1,11 @@
 package collect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -108,6 +111,10 @@ type division struct {
 	of     int
 }
 
+func (d division) compare(other division) int {
+	return cmp.Or(cmp.Compare(d.output, other.output), cmp.Compare(d.of, other.of))
+}
+
 // shardOf is the shard whose rollouts file has that name.
 func shardOf(path string) (d division, s Shard, ok bool) {
 	match := shardName.FindStringSubmatch(path)
@@ -123,11 +130,17 @@ func shardOf(path string) (d division, s Shard, ok bool) {
 // Two divisions of one output are noted: one of them may be left from another run.
 func missingShards(paths []string, note func(string)) []string {
 	there := map[division]map[Shard]bool{}
+	spelled := map[string]string{} // outputs, however their folders are named
 	for _, path := range paths {
 		d, shard, ok := shardOf(path)
 		if !ok {
 			continue
 		}
+		output := resolved(d.output)
+		if spelled[output] == "" {
+			spelled[output] = d.output
+		}
+		d.output = output
 		if there[d] == nil {
 			there[d] = map[Shard]bool{}
 		}
@@ -135,17 +148,29 @@ func missingShards(paths []string, note func(string)) []string {
 	}
 	var missing []string
 	divided := map[string]int{} // outputs, and into how many shards
-	for d, shards := range there {
-		if of, twice := divided[d.output]; twice {
-			note(fmt.Sprintf("there are shards of %s by %d and by %d: some may be left from another run", d.output, min(d.of, of), max(d.of, of)))
+	for _, d := range slices.SortedFunc(maps.Keys(there), division.compare) {
+		output := spelled[d.output]
+		if of := divided[d.output]; of > 0 {
+			note(fmt.Sprintf("there are shards of %s by %d and by %d: some may be left from another run", output, of, d.of))
 		}
 		divided[d.output] = d.of
 		for part := 1; part <= d.of; part++ {
-			if shard := (Shard{Part: part, Of: d.of}); !shards[shard] {
-				missing = append(missing, shard.Output(d.output))
+			if shard := (Shard{Part: part, Of: d.of}); !there[d][shard] {
+				missing = append(missing, shard.Output(output))
 			}
 		}
 	}
-	slices.Sort(missing)
 	return missing
+}
+
+// resolved is a path whose folder is named as the file system has it.
+func resolved(path string) string {
+	folder, err := filepath.Abs(filepath.Dir(path))
+	if err == nil {
+		folder, err = filepath.EvalSymlinks(folder)
+	}
+	if err != nil {
+		return path
+	}
+	return filepath.Join(folder, filepath.Base(path))
 }
