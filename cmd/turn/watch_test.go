@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -240,58 +238,6 @@ func stream(t *testing.T) (read, write *os.File) {
 	}
 	t.Cleanup(func() { _ = read.Close() })
 	return read, write
-}
-
-// The summary has room behind what a slow reader has yet to read.
-func TestTheSummaryComesLast(t *testing.T) {
-	events, stdout := stream(t)
-	log, stderr := stream(t)
-	run := exec.Command(os.Args[0], busy(t, 6_000, "--json")...)
-	run.Env = append(os.Environ(), beProgram+"=1")
-	run.Stdout, run.Stderr = stdout, stderr
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &process{Cmd: run}
-	p.wait()
-	t.Cleanup(func() { _ = p.Process.Kill(); <-p.ended })
-	_, _ = stdout.Close(), stderr.Close()
-
-	failed, summed := make(chan struct{}), make(chan struct{})
-	go func() {
-		in, n := bufio.NewScanner(events), 0
-		for in.Scan() {
-			switch {
-			case strings.Contains(in.Text(), `"event":"failure"`):
-				if n++; n == 6_000 {
-					close(failed)
-				}
-			case strings.Contains(in.Text(), `"event":"summary"`):
-				close(summed)
-			}
-		}
-	}()
-	select {
-	case <-failed:
-	case <-time.After(eventually):
-		t.Fatal("the attempts did not come to their end")
-	}
-	select { // the last event comes behind the summary
-	case <-summed:
-		t.Error("the summary was written where there was no room for it")
-	case <-time.After(time.Second / 2):
-	}
-	text, err := io.ReadAll(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "next ") {
-		t.Errorf("of %d lines the last one is %q, want that of the summary", len(lines), last)
-	}
-	if status := p.awaitExit(t); status.ExitStatus() != 3 {
-		t.Errorf("ended with %v, want status 3", status)
-	}
 }
 
 // Whoever does not read the events does not hold a run past its budget.
