@@ -710,6 +710,29 @@ func TestMomentsOfAbsenceWithinLongEpisodes(t *testing.T) {
 	}
 }
 
+// What began after somebody had found nobody there, and ends well, shows that somebody is,
+// whoever has failed meanwhile.
+func TestWhatBeganAfterAFailureEndsWell(t *testing.T) {
+	took := map[string]time.Duration{"1-0": 8 * time.Second, "2-0": 5 * time.Second, "3-0": 4 * time.Second}
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if f := after(ctx, took[r.EpisodeID.RolloutID]); f != nil {
+			return nil, f
+		}
+		if is(r, "0-0") || is(r, "2-0") || is(r, "3-0") { // at 0, 5 and 9 s; 1-0 ends at 8 s
+			return nil, away()
+		}
+		return nil, nil
+	}}
+	var notes []string
+	summary := play(t, 4, s, func(c *collect.Config) {
+		c.Concurrency, c.Policy.MaxAttempts = 2, 1
+		c.Note = func(note string) { notes = append(notes, note) }
+	})
+	if summary.Done != 1 || len(notes) != 0 {
+		t.Errorf("%d done, notes %q; want one, and no word of an outage", summary.Done, notes)
+	}
+}
+
 // A run in which nobody was there for the last of its rows has nothing to give up.
 func TestAnOutageAtTheEndOfARun(t *testing.T) {
 	s := &stage{play: func(context.Context, *episode.Request) (*episode.Result, *failures.Failure) { return nil, away() }}

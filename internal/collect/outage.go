@@ -89,11 +89,11 @@ func (o *outage) met(f *failures.Failure, took time.Duration, now time.Time) (be
 // over tells that an attempt that began then has ended in another way now, and reports
 // whether an outage has ended with that.
 //
-// One that had begun before somebody found nobody there says nothing soon after that: a
-// server that is going down serves what it has, while others look for it. Nor does one
-// that failed in its seed say anything of an agent server.
+// One that had begun before anybody found nobody there says nothing while others do: a
+// server that is going down serves what it has. Nor does one that failed in its seed say
+// anything of an agent server.
 func (o *outage) over(f *failures.Failure, began, now time.Time) (ended bool) {
-	if began.Before(o.last) && now.Sub(o.last) < lookInterval || f != nil && f.Stage == failures.StageSeed && o.first.Stage == failures.StageAgent {
+	if began.Before(o.since) && now.Sub(o.last) < lookInterval || f != nil && f.Stage == failures.StageSeed && o.first.Stage == failures.StageAgent {
 		return false
 	}
 	ended = o.on
