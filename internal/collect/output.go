@@ -223,8 +223,9 @@ func (o *output) append(lines []rawjson.Body) (written int64, err error) {
 // stillThere reports that the file has been taken away or replaced: what is written
 // to it would be lost with its last descriptor.
 func (o *output) stillThere() error {
+	end := o.end.Load() // before the size, which grows meanwhile where another writes
 	open, err := stillNamed(o.file, o.path)
-	if err == nil && open.Mode().IsRegular() && open.Size() < o.end.Load() {
+	if err == nil && open.Mode().IsRegular() && open.Size() < end {
 		err = errors.New("it has been cut while the run was writing to it")
 	}
 	return err

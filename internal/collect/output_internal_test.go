@@ -20,6 +20,7 @@ type watched struct {
 	*os.File
 	done   []string
 	broken map[string]error // what fails
+	looked func()           // is called, once, when somebody has looked at the file
 }
 
 func watch(t *testing.T, text string) *watched {
@@ -69,6 +70,15 @@ func (w *watched) Write(p []byte) (int, error) {
 	return w.File.Write(p)
 }
 
+func (w *watched) Stat() (os.FileInfo, error) {
+	info, err := w.File.Stat()
+	if looked := w.looked; looked != nil {
+		w.looked = nil
+		looked()
+	}
+	return info, err
+}
+
 func (w *watched) Sync() error { return errors.Join(w.does("sync"), w.File.Sync()) }
 
 func (w *watched) Truncate(size int64) error {
@@ -106,6 +116,21 @@ func TestLinesAreOnDiskWhenTheyAreWritten(t *testing.T) {
 	if last := len(w.done) - 1; w.done[last] != "sync" || strings.Count(strings.Join(w.done, " "), "sync") != 1 {
 		t.Errorf("done: %s, want one sync, at the end", w.done)
 	}
+}
+
+// A line that is written while another looks at the file is no sign that it was cut.
+func TestAFileIsLookedAtWhileItIsWritten(t *testing.T) {
+	w := watch(t, "a\n")
+	o := w.output(t)
+	w.looked = func() {
+		if err := o.write(line("b")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := o.stillThere(); err != nil {
+		t.Error(err)
+	}
+	w.want(t, "a\nb\n", "write", "sync")
 }
 
 // A line of which nobody knows whether it is on disk is taken back, and nothing is
