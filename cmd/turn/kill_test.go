@@ -113,15 +113,11 @@ func (e errands) size(task int) int {
 // write writes the dataset and returns its path.
 func (e errands) write(t *testing.T) string {
 	t.Helper()
-	var rows bytes.Buffer
-	for i := range e.tasks {
-		fmt.Fprintf(&rows, `{"responses_create_params":{"input":"hi"},"n":%d}`+"\n", i)
+	rows := make([]string, e.tasks)
+	for i := range rows {
+		rows[i] = fmt.Sprintf(`{"responses_create_params":{"input":"hi"},"n":%d}`, i)
 	}
-	path := filepath.Join(t.TempDir(), "errands.jsonl")
-	if err := os.WriteFile(path, rows.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return rowsOf(t, rows...)
 }
 
 // ServeHTTP is both servers. What it says depends on the rollout and the attempt

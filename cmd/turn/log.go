@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"time"
@@ -17,7 +16,8 @@ import (
 func newLogger(w, out io.Writer) zerolog.Logger {
 	if isTerminal(w) {
 		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.TimeOnly, NoColor: isDumb(), FormatMessage: func(message any) string {
-			return progress.OnOneLine(fmt.Sprint(message))
+			text, _ := message.(string) // an event may have none
+			return progress.OnOneLine(text)
 		}}
 	}
 	return zerolog.New(out).Level(zerolog.InfoLevel).With().Timestamp().Logger()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"os"
@@ -21,12 +20,18 @@ import (
 // flatRows writes a dataset of n rows and returns its path.
 func flatRows(t *testing.T, n int) string {
 	t.Helper()
-	var rows bytes.Buffer
-	for i := range n {
-		fmt.Fprintf(&rows, `{"responses_create_params":{"input":"%d"}}`+"\n", i)
+	rows := make([]string, n)
+	for i := range rows {
+		rows[i] = fmt.Sprintf(`{"responses_create_params":{"input":"%d"}}`, i)
 	}
+	return rowsOf(t, rows...)
+}
+
+// rowsOf writes a dataset and returns its path.
+func rowsOf(t *testing.T, rows ...string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "tasks.jsonl")
-	if err := os.WriteFile(path, rows.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(strings.Join(rows, "\n")+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return path

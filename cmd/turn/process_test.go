@@ -106,19 +106,35 @@ func (p *process) readLog(stderr io.Reader) {
 // awaitLog returns the next line of the log with that message.
 func (p *process) awaitLog(t *testing.T, message string) map[string]any {
 	t.Helper()
+	var fields map[string]any
+	p.await(t, message, func(line string) bool {
+		fields = nil
+		return json.Unmarshal([]byte(line), &fields) == nil && fields["message"] == message
+	})
+	return fields
+}
+
+// awaitLine returns the next line of the standard error with that text.
+func (p *process) awaitLine(t *testing.T, text string) string {
+	t.Helper()
+	return p.await(t, text, func(line string) bool { return strings.Contains(line, text) })
+}
+
+// await returns the next line of the standard error that is the one that is wanted.
+func (p *process) await(t *testing.T, what string, wanted func(string) bool) string {
+	t.Helper()
 	timeout := time.After(eventually)
 	for {
 		select {
 		case line, open := <-p.lines:
 			if !open {
-				t.Fatalf("turn ended before it logged %q", message)
+				t.Fatalf("turn ended before it said %q", what)
 			}
-			var fields map[string]any
-			if json.Unmarshal([]byte(line), &fields) == nil && fields["message"] == message {
-				return fields
+			if wanted(line) {
+				return line
 			}
 		case <-timeout:
-			t.Fatalf("turn did not log %q", message)
+			t.Fatalf("turn did not say %q", what)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,35 +22,6 @@ import (
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/scripted"
 )
-
-// awaitLine returns the next line of the standard error with that text.
-func (p *process) awaitLine(t *testing.T, text string) string {
-	t.Helper()
-	timeout := time.After(eventually)
-	for {
-		select {
-		case line, open := <-p.lines:
-			if !open {
-				t.Fatalf("turn ended before it said %q", text)
-			}
-			if strings.Contains(line, text) {
-				return line
-			}
-		case <-timeout:
-			t.Fatalf("turn did not say %q", text)
-		}
-	}
-}
-
-// rowsOf writes a dataset and returns its path.
-func rowsOf(t *testing.T, rows ...string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "tasks.jsonl")
-	if err := os.WriteFile(path, []byte(strings.Join(rows, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // environmentServer starts an environment server that answers at once, with a reward of
 // 1 and metrics that have its name, and returns its URL.
@@ -211,22 +184,13 @@ func TestWhatAStopCutsShortIsGivenUp(t *testing.T) {
 	}
 }
 
-// Events that cannot be written are an error, in the end: the run itself goes on.
-func TestEventsThatCannotBeWritten(t *testing.T) {
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip("there is no device that is full: ", err)
-	}
-	defer func() { _ = full.Close() }()
-	run := exec.Command(os.Args[0], "run", "../../testdata/weather.jsonl", "--embedded", "weather", "-o", filepath.Join(t.TempDir(), "r.jsonl"), "--json")
-	run.Stdout = full
-	startProgram(t, run).wantExit(t, 1, "done      20 of 20", "turn: --json: write /dev/stdout: no space left on device")
-}
-
 // busy are the arguments of a run whose attempts, many at once, fail as fast as they
-// begin.
+// begin. Its server is there: one that is away would be waited for.
 func busy(t *testing.T, rows int, more ...string) []string {
-	return append([]string{"run", flatRows(t, rows), "-o", filepath.Join(t.TempDir(), "r.jsonl"), "--environment", "http://127.0.0.1:1", "--episode-timeout", "1ns", "--max-attempts", "1", "--concurrency", "500"}, more...)
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
+	t.Cleanup(server.Close)
+	return append([]string{"run", flatRows(t, rows), "-o", filepath.Join(t.TempDir(), "r.jsonl"), "--environment", server.URL, "--episode-timeout", "1ns", "--max-attempts", "1", "--concurrency", "500"}, more...)
 }
 
 // A stream is one of a process's that the test reads when it likes.
@@ -238,6 +202,60 @@ func stream(t *testing.T) (read, write *os.File) {
 	}
 	t.Cleanup(func() { _ = read.Close() })
 	return read, write
+}
+
+// The summary has room behind what a slow reader has yet to read.
+func TestTheSummaryComesLast(t *testing.T) {
+	events, stdout := stream(t)
+	log, stderr := stream(t)
+	run := exec.Command(os.Args[0], busy(t, 6_000, "--json")...)
+	run.Env = append(os.Environ(), beProgram+"=1")
+	run.Stdout, run.Stderr = stdout, stderr
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: run}
+	p.wait()
+	t.Cleanup(func() { _ = p.Process.Kill(); <-p.ended })
+	_, _ = stdout.Close(), stderr.Close()
+
+	failed, summed := make(chan struct{}), make(chan struct{})
+	go func() {
+		in, n := bufio.NewScanner(events), 0
+		for in.Scan() {
+			switch {
+			case strings.Contains(in.Text(), `"event":"failure"`):
+				if n++; n == 6_000 {
+					close(failed)
+				}
+			case strings.Contains(in.Text(), `"event":"summary"`):
+				close(summed)
+			}
+		}
+	}()
+	select {
+	case <-failed:
+	case <-p.ended:
+		t.Fatal("the run ended before all its attempts had")
+	case <-time.After(10 * eventually): // with the race detector, on a busy machine
+		t.Fatal("the attempts did not come to their end")
+	}
+	select { // the last event comes behind the summary
+	case <-summed:
+		t.Error("the summary was written where there was no room for it")
+	case <-time.After(time.Second / 2):
+	}
+	text, err := io.ReadAll(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "next ") {
+		t.Errorf("of %d lines the last one is %q, want that of the summary", len(lines), last)
+	}
+	if status := p.awaitExit(t); status.ExitStatus() != 3 {
+		t.Errorf("ended with %v, want status 3", status)
+	}
 }
 
 // Whoever does not read the events does not hold a run past its budget.

@@ -29,9 +29,9 @@ type AggregateConfig struct {
 
 // Aggregate joins the outputs of several runs, shards of one dataset as a rule, and
 // returns what came out of them together. A rollout that is there twice counts
-// once, as in the first file that has it, in the order of the patterns. An earlier joined output that matches is
-// joined too, behind the others: it may have been resumed. The joined output can be
-// resumed like any other.
+// once, as in the first file that has it, in the order of the patterns. An earlier
+// joined output that matches is joined too, behind the others: it may have been
+// resumed. The joined output can be resumed like any other.
 //
 // The error is an *[InputError] when a file is not what it should be or none
 // matches, an *[ExistsError], an *[OwnedError], an *[OutputError], or a *[ChangedError]
@@ -243,9 +243,9 @@ func (j *joiner) checkNothingLost(parts []string) error {
 			results++
 		}
 	}
-	for k, attempts := range before.failures {
+	for k, was := range before.failures {
 		if _, joined := j.past.results[k]; !joined { // else nobody asks how it came to that
-			failed += max(0, int(attempts.attempts-j.past.failures[k].attempts))
+			failed += max(0, int(was.attempts-j.past.failures[k].attempts))
 		}
 	}
 	if results+failed > 0 {

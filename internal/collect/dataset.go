@@ -36,8 +36,10 @@ const stdinName = "-"
 // input, a terminal or a pipe.
 func IsSlow(name string) bool {
 	info, err := os.Stat(name)
-	return name == stdinName || err == nil && !info.Mode().IsRegular() && !info.IsDir()
+	return name == stdinName || err == nil && isSlow(info)
 }
+
+func isSlow(info os.FileInfo) bool { return !info.Mode().IsRegular() && !info.IsDir() }
 
 // openDataset opens a JSONL file, gzipped when its name ends in .gz, or the
 // standard input. One that [IsSlow] is read until drain is closed, and ends with
@@ -54,7 +56,7 @@ func openDataset(name string, stdin io.Reader, drain <-chan struct{}) (io.ReadCl
 		return nil, syscall.EISDIR
 	}
 	var dataset io.ReadCloser
-	if IsSlow(name) {
+	if isSlow(info) {
 		dataset = untilDrained(func() (io.ReadCloser, error) { return os.Open(name) }, drain)
 	} else {
 		dataset, err = os.Open(name)

@@ -39,10 +39,10 @@ type metrics struct {
 	// failuresAsZero has failed rollouts be samples with a reward of 0 in statistics
 	// of our own.
 	failuresAsZero bool
-	// there says that the file has a server's metrics of these results already, which
+	// theirs says that the file has a server's metrics of these results already, which
 	// stay where nobody computes them anew.
-	there bool
-	note  func(string)
+	theirs bool
+	note   func(string)
 }
 
 // write writes one entry for each environment server: the source's metrics, or
@@ -58,12 +58,12 @@ func (m metrics) write(ctx context.Context) (written bool, err error) {
 	for _, server := range servers {
 		reply, err := m.ask(ctx, server)
 		switch {
-		case ctx.Err() != nil && m.there:
+		case ctx.Err() != nil && m.theirs:
 			return true, nil
 		case ctx.Err() != nil:
 			m.note("the run ended before its metrics were there: turn aggregate computes them from " + m.files.Rollouts)
 			return false, nil
-		case err != nil && m.there:
+		case err != nil && m.theirs:
 			m.note(fmt.Sprintf("%v: %s stays as it was", err, m.files.Aggregate))
 			return true, nil
 		case err != nil:
@@ -382,9 +382,8 @@ const (
 	maskedName  = "num_masked"
 )
 
-// hasOthers reports whether there is a file of metrics that are not statistics of our
-// own.
-func hasOthers(path string) bool {
+// hasTheirs reports whether there is a file of metrics that a server has computed.
+func hasTheirs(path string) bool {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return false

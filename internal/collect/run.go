@@ -158,7 +158,7 @@ func (c *collector) aggregate(ctx context.Context) error {
 		agent:          c.config.Agent,
 		source:         c.config.Target,
 		failuresAsZero: c.config.FailuresAsZero,
-		there:          hasOthers(c.files.Aggregate),
+		theirs:         hasTheirs(c.files.Aggregate),
 		note:           c.config.Note,
 	}.write(ctx)
 	c.summary.Aggregated = written
