@@ -45,10 +45,10 @@ func (s *Server) seed(w http.ResponseWriter, r *http.Request) (rawjson.Body, err
 	if err != nil {
 		return nil, err
 	}
-	err = s.sessions.Seed(r.Context(), asked.id, asked.binding, func(context.Context) (*session, error) {
+	err = s.sessions.Seed(r.Context(), asked.id, asked.binding, func(context.Context) (sessions.Opening[*session], error) {
 		fresh := &session{tools: asked.tools}
 		fresh.stopped, fresh.stop = context.WithCancelCause(context.Background())
-		return fresh, nil
+		return sessions.Opening[*session]{State: fresh}, nil
 	})
 	if err != nil {
 		return nil, seedRefusal(asked.id, err)
@@ -184,7 +184,7 @@ func (s *Server) close(w http.ResponseWriter, r *http.Request) (rawjson.Body, er
 	if err := fields.Err(); err != nil {
 		return nil, err
 	}
-	answer, err := s.sessions.Close(r.Context(), id, episode)
+	answer, err := s.sessions.Close(r.Context(), id, sessions.Closer{Episode: episode})
 	if errors.Is(err, sessions.ErrEpisode) {
 		return nil, requests.Refuse(http.StatusConflict, "agent session %s does not belong to episode %s", id, episode)
 	}

@@ -159,8 +159,8 @@ func TestARepeatedCloseReplaysTheReceipt(t *testing.T) {
 		t.Fatalf("the turn got %+v", got)
 	}
 	const receipt = `{"agent_session_id":"a","agent_observations":{"source":"tester","records":[` +
-		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_0","tool_name":"look","started_at":1800000003,"completed_at":1800000005,"duration_ms":2000,"timing_source":"executor","status":"completed"},` +
-		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_1","tool_name":"look","started_at":1800000006,"completed_at":1800000008,"duration_ms":2000,"timing_source":"executor","status":"failed","error_type":"http_418"},` +
+		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_0","tool_name":"look","started_at":1800000005,"completed_at":1800000007,"duration_ms":2000,"timing_source":"executor","status":"completed"},` +
+		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_1","tool_name":"look","started_at":1800000008,"completed_at":1800000010,"duration_ms":2000,"timing_source":"executor","status":"failed","error_type":"http_418"},` +
 		`{"kind":"agent_invocation","invocation_id":"root","status":"completed","duration_ms":8000}],"gaps":[]},` +
 		`"resources_cookies":{"res":"needs, quotes","new":"1"}}`
 	b.want("the close", b.post("/v1/agent_sessions/close", cookie, closeBody("a", episode0)), 200, receipt)

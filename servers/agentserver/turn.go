@@ -28,12 +28,12 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request) (rawjson.Body, 
 		return nil, requests.Refuse(http.StatusConflict, "the request carries no session cookie that this server set")
 	}
 	var answer rawjson.Body
-	err = s.sessions.Use(r.Context(), id, func(held *session) error {
-		answer, err = s.run(r.Context(), held, params, input)
+	err = s.sessions.Use(r.Context(), id, func(ctx context.Context, held *session) error {
+		answer, err = s.run(ctx, held, params, input)
 		return err
 	})
 	switch {
-	case errors.Is(err, sessions.ErrGone):
+	case errors.Is(err, sessions.ErrGone), errors.Is(err, sessions.ErrExpired):
 		return nil, requests.Refuse(http.StatusConflict, "agent session %s is not open", id)
 	case err != nil:
 		return nil, turnRefusal(err)

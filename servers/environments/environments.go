@@ -21,6 +21,18 @@ import (
 type Config struct {
 	Logger zerolog.Logger   // the zero value discards
 	Clock  func() time.Time // nil: time.Now
+	// Model answers for the agent. Nil: the environment's own script.
+	Model agentserver.Model
+}
+
+// agent makes the agent server of an environment whose script that is.
+func (c Config) agent(name string, script *agentserver.Scripted) (*agentserver.Server, error) {
+	model := c.Model
+	if model == nil {
+		script.Clock = c.Clock
+		model = script
+	}
+	return agentserver.New(agentserver.Config{Name: name, Model: model, Logger: c.Logger, Clock: c.Clock})
 }
 
 // An Environment is a task environment's two servers. Both are http.Handlers,

@@ -35,12 +35,7 @@ func openWeather(config Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := agentserver.New(agentserver.Config{
-		Name:   "weather_agent",
-		Model:  &agentserver.Scripted{Name: "weather-script", Play: playWeather, Clock: config.Clock},
-		Logger: config.Logger,
-		Clock:  config.Clock,
-	})
+	agent, err := config.agent("weather_agent", &agentserver.Scripted{Name: "weather-script", Play: playWeather})
 	if err != nil {
 		return nil, err
 	}

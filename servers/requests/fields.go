@@ -119,6 +119,23 @@ func (f *Fields) NonEmpty(name string) string {
 	return text
 }
 
+// Secret is a required string of at least one character that nobody else may see:
+// its faults do not repeat it.
+func (f *Fields) Secret(name string) string {
+	value := f.Value(name)
+	if value == nil {
+		return ""
+	}
+	text, ok := rawjson.Text(value)
+	switch {
+	case !ok:
+		f.Fault(name, "string_type", "Input should be a valid string")
+	case text == "":
+		f.Fault(name, "string_too_short", "String should have at least 1 character")
+	}
+	return text
+}
+
 // Bool is a required boolean.
 func (f *Fields) Bool(name string) bool {
 	value := f.Value(name)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
@@ -35,22 +36,64 @@ type TaskEnvironment[State any] struct {
 	// and its caller may close it again. Its context outlives the request. Nil:
 	// the state holds nothing.
 	Release func(ctx context.Context, state State) error
+	// Terms are what a session is given besides its state. Nil: the zero Terms.
+	Terms func(state State) Terms
+	// Save is the state as a snapshot keeps it, which is encoded as JSON, and
+	// Restore makes a state of what was saved. Nil: the server's sessions cannot
+	// be saved.
+	Save    func(state State) (any, error)
+	Restore func(ctx context.Context, saved json.RawMessage) (State, error)
 }
 
 // A Task is what a session is seeded with.
 type Task struct {
 	SessionID string
-	Episode   protocol.EpisodeID
-	ID        protocol.TaskID
-	Data      json.RawMessage // task_data, an object
+	// Episode and ID are zero in an agent-run seed, which names neither.
+	Episode protocol.EpisodeID
+	ID      protocol.TaskID
+	Data    json.RawMessage // task_data, an object; the whole body of an agent-run seed
 }
 
-// A Tool is a function of the environment that an agent may call.
+// AgentRun reports whether the seed is none of an episode's: an agent server that
+// drives its own sessions has sent it, and Data is the row as that has it.
+func (t Task) AgentRun() bool { return t.Episode.RolloutID == "" }
+
+// Fields reads the task's data. Its faults say where in the request they are.
+func (t Task) Fields() *requests.Fields {
+	if t.AgentRun() {
+		return requests.Read(t.Data, "body")
+	}
+	return requests.Read(t.Data, "body", "task_data")
+}
+
+// Terms are what a session is given besides its state.
+type Terms struct {
+	// Sandbox is the sandbox_access of the seed's reply, an object. Nil: none.
+	Sandbox json.RawMessage
+	// Lifetime is how long the session may be open at most, such as the ttl_s of
+	// its sandbox. 0: [Config.Lifetime].
+	Lifetime time.Duration
+}
+
+// A Tool is a function of the environment that an agent may call: by a POST to a
+// path of its name and, when it has Parameters, over MCP. It has either Call or
+// Stateless.
 type Tool[State any] struct {
 	// Name is the last part of the tool's path.
 	Name string
-	// Call runs the tool. Its result is encoded as JSON and answered with 200.
+	// Description tells a model what the tool is good for. It is offered over MCP.
+	Description string
+	// Parameters is the JSON schema of the arguments, an object of the type
+	// "object". It is offered over MCP and not enforced: Call does that. Nil: the
+	// tool is not offered over MCP.
+	Parameters json.RawMessage
+	// Call runs the tool with the session of the request. Its result is encoded as
+	// JSON and answered with 200. Its context ends when the caller goes away and
+	// when the session expires.
 	Call func(ctx context.Context, state State, arguments json.RawMessage) (any, error)
+	// Stateless is Call for a tool that needs no session, and does not care
+	// whether there still is one.
+	Stateless func(ctx context.Context, arguments json.RawMessage) (any, error)
 }
 
 // An Answer is what is to be scored.
@@ -113,9 +156,14 @@ func (e TaskEnvironment[State]) Validate() error {
 	var errs []error
 	if e.Name == "" {
 		errs = append(errs, errors.New("the environment has no name"))
+	} else if err := protocol.CheckName(e.Name); err != nil {
+		errs = append(errs, fmt.Errorf("the environment %q: the name %w", e.Name, err))
 	}
 	if e.Verify == nil {
 		errs = append(errs, errors.New("the environment has no Verify"))
+	}
+	if (e.Save == nil) != (e.Restore == nil) {
+		errs = append(errs, errors.New("the environment has one of Save and Restore: it needs both or neither"))
 	}
 	seen := map[string]bool{}
 	for _, tool := range e.Tools {
@@ -137,8 +185,15 @@ func (t Tool[State]) validate() error {
 	if slices.Contains(reserved, t.Name) {
 		return fmt.Errorf("tool %q has the name of a route of the server", t.Name)
 	}
-	if t.Call == nil {
-		return fmt.Errorf("tool %q has no Call", t.Name)
+	if (t.Call == nil) == (t.Stateless == nil) {
+		return fmt.Errorf("tool %q needs either Call or Stateless", t.Name)
+	}
+	if t.Parameters == nil {
+		return nil
+	}
+	schema, err := rawjson.ParseObject(t.Parameters)
+	if err != nil || schema.Text("type") != "object" {
+		return fmt.Errorf("tool %q: its parameters are no JSON schema of the type object", t.Name)
 	}
 	return nil
 }
@@ -147,12 +202,21 @@ func (t Tool[State]) validate() error {
 type environment struct {
 	name    string
 	seed    func(context.Context, Task) (any, error)
-	tools   map[string]toolCall
+	tools   []tool
 	verify  func(context.Context, any, Answer) (Verdict, error)
 	release func(context.Context, any) error
+	terms   func(any) Terms
+	save    func(any) (any, error)                              // nil: sessions cannot be saved
+	restore func(context.Context, json.RawMessage) (any, error) // nil with save
+	holds   bool                                                // its states hold what their release takes away
 }
 
-type toolCall func(ctx context.Context, state any, arguments json.RawMessage) (any, error)
+type tool struct {
+	name, description string
+	parameters        json.RawMessage
+	call              func(ctx context.Context, state any, arguments json.RawMessage) (any, error) // nil: it is stateless
+	stateless         func(ctx context.Context, arguments json.RawMessage) (any, error)
+}
 
 func (e TaskEnvironment[State]) forget() environment {
 	forgotten := environment{
@@ -163,7 +227,6 @@ func (e TaskEnvironment[State]) forget() environment {
 			}
 			return e.Seed(ctx, task)
 		},
-		tools: map[string]toolCall{},
 		verify: func(ctx context.Context, state any, answer Answer) (Verdict, error) {
 			return e.Verify(ctx, stateOf[State](state), answer)
 		},
@@ -173,10 +236,29 @@ func (e TaskEnvironment[State]) forget() environment {
 			}
 			return e.Release(ctx, stateOf[State](state))
 		},
+		terms: func(state any) Terms {
+			if e.Terms == nil {
+				return Terms{}
+			}
+			return e.Terms(stateOf[State](state))
+		},
+		holds: e.Release != nil,
 	}
 	for _, tool := range e.Tools {
-		forgotten.tools[tool.Name] = func(ctx context.Context, state any, arguments json.RawMessage) (any, error) {
-			return tool.Call(ctx, stateOf[State](state), arguments)
+		forgotten.tools = append(forgotten.tools, tool.forget())
+	}
+	if e.Save != nil {
+		forgotten.save = func(state any) (any, error) { return e.Save(stateOf[State](state)) }
+		forgotten.restore = func(ctx context.Context, saved json.RawMessage) (any, error) { return e.Restore(ctx, saved) }
+	}
+	return forgotten
+}
+
+func (t Tool[State]) forget() tool {
+	forgotten := tool{name: t.Name, description: t.Description, parameters: t.Parameters, stateless: t.Stateless}
+	if t.Call != nil {
+		forgotten.call = func(ctx context.Context, state any, arguments json.RawMessage) (any, error) {
+			return t.Call(ctx, stateOf[State](state), arguments)
 		}
 	}
 	return forgotten

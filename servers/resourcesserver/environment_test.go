@@ -20,13 +20,19 @@ func TestAnEnvironmentIsCheckedAsAWhole(t *testing.T) {
 		{Name: "../verify", Call: callNothing},
 		{Name: "close_session", Call: callNothing},
 		{Name: "idle"},
-	}}, resourcesserver.Config{})
+		{Name: "both", Call: callNothing, Stateless: func(context.Context, json.RawMessage) (any, error) { return nil, nil }},
+		{Name: "listed", Call: callNothing, Parameters: json.RawMessage(`[]`)},
+		{Name: "typeless", Call: callNothing, Parameters: json.RawMessage(`{"properties":{}}`)},
+	}, Save: func(nothing) (any, error) { return nil, nil }}, resourcesserver.Config{Lifetime: -1, MaxRequestBytes: -1})
 	if err == nil {
 		t.Fatal("it was accepted")
 	}
 	for _, want := range []string{
 		"has no name", "has no Verify", `tool "fine" is there twice`, `tool "../verify": the name must`,
-		`tool "close_session" has the name of a route`, `tool "idle" has no Call`,
+		`tool "close_session" has the name of a route`, `tool "idle" needs either Call or Stateless`,
+		`tool "both" needs either Call or Stateless`, `tool "listed": its parameters are no JSON schema`,
+		`tool "typeless": its parameters are no JSON schema`, "has one of Save and Restore",
+		"Lifetime is negative", "MaxRequestBytes is negative",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

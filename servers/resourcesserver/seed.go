@@ -5,50 +5,59 @@ import (
 	"crypto/sha256"
 	"errors"
 	"net/http"
+	"strings"
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
-	"example.com/turn/protocol"
 	"example.com/turn/servers/internal/jsonapi"
 	"example.com/turn/servers/internal/sessions"
 	"example.com/turn/servers/requests"
 )
 
-// seed is call 1. The order is the contract's: the request is checked, the state
-// is built, the id is bound, and only then does the caller get a cookie.
+// seed is call 1, or an agent-run seed. The order is the contract's: the request
+// is checked, the state is built, the id is bound, and only then does the caller
+// get a cookie.
 func (s *Server) seed(w http.ResponseWriter, r *http.Request) (rawjson.Body, error) {
 	body, err := jsonapi.ReadObject(w, r, s.limit)
 	if err != nil {
 		return nil, err
 	}
-	task, err := readSeed(body)
+	if !isEpisodeSeed(body) {
+		return s.seedAgentRun(w, r, body)
+	}
+	task, binding, err := readSeed(body)
 	if err != nil {
 		return nil, err
 	}
-	err = s.sessions.Seed(r.Context(), task.SessionID, task.binding(), func(ctx context.Context) (*session, error) {
-		state, err := s.environment.seed(ctx, task)
-		if err != nil {
-			return nil, err
-		}
-		return &session{state: state}, nil
-	})
-	if err != nil {
-		return nil, seedRefusal(task.SessionID, err)
+	if err := s.open(r.Context(), task, binding); err != nil {
+		return nil, err
 	}
-	s.cookies.Set(w, task.SessionID)
-	return sessionAnswer(task.SessionID), nil
+	return s.seeded(w, r, task.SessionID)
 }
 
-func readSeed(body []byte) (Task, error) {
+// isEpisodeSeed tells call 1 from the seed of an agent that drives its own
+// sessions, whose body is the task's row: a row may have an episode_id of its own.
+func isEpisodeSeed(body []byte) bool {
+	object, _ := rawjson.ParseObject(body) // it is one: it was read as such
+	_, named := object.Get("resources_session_id")
+	return named || rawjson.IsObject(object.Present("episode_id")) && rawjson.IsObject(object.Present("task_id"))
+}
+
+func readSeed(body []byte) (Task, sessions.Binding, error) {
 	fields := requests.Read(body, "body")
-	fields.Only("resources_session_id", "episode_id", "task_id", "task_data")
+	fields.Only("resources_session_id", "episode_id", "task_id", "task_data", "close_token")
 	task := Task{
 		SessionID: fields.NonEmpty("resources_session_id"),
 		Episode:   jsonapi.EpisodeID(fields),
 		ID:        jsonapi.TaskID(fields),
 		Data:      fields.Raw("task_data"),
 	}
-	return task, fields.Err()
+	if strings.HasPrefix(task.SessionID, agentRunPrefix) {
+		fields.Fault("resources_session_id", "value_error", "ids that begin with "+agentRunPrefix+" are the server's own")
+	}
+	binding := task.binding()
+	binding.Token = sessions.NewCloseToken(closeToken(fields))
+	return task, binding, fields.Err()
 }
 
 // binding is what a repeated seed must repeat. The task's data is part of it: an
@@ -57,6 +66,34 @@ func readSeed(body []byte) (Task, error) {
 func (t Task) binding() sessions.Binding {
 	data := sha256.Sum256(t.Data)
 	return sessions.Binding{Episode: t.Episode, Seed: string(t.ID.AppendJSON(nil)) + string(data[:])}
+}
+
+// open opens the session of a task, unless it is open already.
+func (s *Server) open(ctx context.Context, task Task, binding sessions.Binding) error {
+	err := s.sessions.Seed(ctx, task.SessionID, binding, func(ctx context.Context) (sessions.Opening[*session], error) {
+		fresh, err := s.build(ctx, task)
+		if err != nil {
+			return sessions.Opening[*session]{}, err
+		}
+		return sessions.Opening[*session]{State: fresh, Lifetime: fresh.terms.Lifetime}, nil
+	})
+	if err != nil {
+		return seedRefusal(task.SessionID, err)
+	}
+	return nil
+}
+
+func (s *Server) build(ctx context.Context, task Task) (*session, error) {
+	state, err := s.environment.seed(ctx, task)
+	if err != nil {
+		return nil, err
+	}
+	fresh := &session{state: state, terms: s.environment.terms(state), agentRun: task.AgentRun()}
+	if fresh.terms.Sandbox != nil && !rawjson.IsObject(fresh.terms.Sandbox) {
+		err := errors.New("the environment's Sandbox is no JSON object")
+		return nil, errors.Join(err, s.environment.release(context.WithoutCancel(ctx), state))
+	}
+	return fresh, nil
 }
 
 func seedRefusal(id string, err error) error {
@@ -73,35 +110,28 @@ func seedRefusal(id string, err error) error {
 	return asRefusal(err, "", "the session could not be built")
 }
 
-// close is call 7. It takes the id alone: a caller whose seed was never answered
-// has no cookie. What it answers does not tell a session that was open from one
-// that never was.
-func (s *Server) close(w http.ResponseWriter, r *http.Request) (rawjson.Body, error) {
-	body, err := jsonapi.ReadObject(w, r, s.limit)
-	if err != nil {
+// seeded gives the caller of an open session its cookie, and the answer that every
+// repetition of the seed gets.
+func (s *Server) seeded(w http.ResponseWriter, r *http.Request, id string) (rawjson.Body, error) {
+	var terms Terms
+	err := s.sessions.Use(r.Context(), id, func(_ context.Context, held *session) error {
+		terms = held.terms
+		return nil
+	})
+	switch {
+	case errors.Is(err, sessions.ErrGone), errors.Is(err, sessions.ErrExpired):
+		return nil, seedRefusal(id, sessions.ErrClosed) // it has been closed meanwhile
+	case err != nil:
 		return nil, err
 	}
-	fields := requests.Read(body, "body")
-	fields.Only("resources_session_id", "episode_id")
-	id, episode := fields.NonEmpty("resources_session_id"), jsonapi.EpisodeID(fields)
-	if err := fields.Err(); err != nil {
-		return nil, err
+	var answer rawjson.ObjectWriter
+	answer.Text("resources_session_id", id)
+	if s.mcp != nil {
+		answer.Append("resources_tools", s.appendMCPTools(id))
 	}
-	if _, err := s.sessions.Close(r.Context(), id, episode); err != nil {
-		return nil, closeRefusal(id, episode, err)
+	if terms.Sandbox != nil {
+		answer.Value("sandbox_access", terms.Sandbox)
 	}
-	return sessionAnswer(id), nil
-}
-
-func closeRefusal(id string, episode protocol.EpisodeID, err error) error {
-	if errors.Is(err, sessions.ErrEpisode) {
-		return requests.Refuse(http.StatusConflict, "resources session %s does not belong to episode %s", id, episode)
-	}
-	return requests.RefuseAs(http.StatusServiceUnavailable, failures.SessionReleaseFailed, "resources session %s could not be released: %w", id, err)
-}
-
-func sessionAnswer(id string) rawjson.Body {
-	var w rawjson.ObjectWriter
-	w.Text("resources_session_id", id)
-	return w.End()
+	s.cookies.Set(w, id)
+	return answer.End(), nil
 }

@@ -1,19 +1,23 @@
 package resourcesserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/internal/jsonapi"
 	"example.com/turn/servers/internal/sessions"
 )
+
+// DefaultLifetime is how long a session may be open unless said otherwise.
+const DefaultLifetime = 24 * time.Hour
 
 // DefaultMaxRequestBytes is the longest request body that is read unless said
 // otherwise. A verify body holds the whole of an agent's response.
@@ -33,10 +37,43 @@ type Config struct {
 	// late seed nor a repeated close finds it unknown. It should cover the time
 	// that callers go on trying. 0: 300 s.
 	CloseRetryWindow time.Duration
+	// Lifetime is how long after its seed a session ends though nobody closes it,
+	// unless its Terms say otherwise: its caller may have died. It is then released
+	// and fenced, and its answers are masked as session_expired. It cuts a call
+	// that is under way. 0: DefaultLifetime.
+	Lifetime time.Duration
+	// IdleTimeout is how long a session may be open without a call. A call that is
+	// under way is use, however long it takes. A driver calls nothing while its
+	// agent thinks, so that this must be longer than an agent may think. 0: no
+	// limit.
+	IdleTimeout time.Duration
+	// SweepInterval is how often expired sessions are looked for that nobody asks
+	// for any more. 0: 30 s.
+	SweepInterval time.Duration
 	// MaxRequestBytes is the longest request body that is read; a longer one is
 	// refused with 413. It does not count for /aggregate_metrics, which is read
 	// piece by piece. 0: DefaultMaxRequestBytes.
 	MaxRequestBytes int64
+}
+
+// Validate reports everything that is wrong with the config.
+func (c Config) Validate() error {
+	var errs []error
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{
+		{"CloseRetryWindow", int64(c.CloseRetryWindow)},
+		{"Lifetime", int64(c.Lifetime)},
+		{"IdleTimeout", int64(c.IdleTimeout)},
+		{"SweepInterval", int64(c.SweepInterval)},
+		{"MaxRequestBytes", c.MaxRequestBytes},
+	} {
+		if limit.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is negative", limit.name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // A Server serves a task environment. It is safe for concurrent use.
@@ -45,20 +82,32 @@ type Server struct {
 	logger      zerolog.Logger
 	limit       int64
 	cookies     sessions.Cookies
-	sessions    *sessions.Table[*session, struct{}]
+	tokens      sessions.Seal // of MCP
+	sessions    *sessions.Table[*session, *receipt]
 	router      jsonapi.Router
+	mcp         http.Handler // nil: no tool is offered over MCP
 }
 
-// A session is what the kit keeps of one.
+// A session is what the kit keeps of one. Its fields are guarded by the session's
+// lock.
 type session struct {
-	state   any
-	verdict *verdict // the last one given, nil before the first
+	state    any
+	terms    Terms
+	verdict  *verdict // the last one given, nil before the first
+	restored *keys    // nil: it was seeded here
+	agentRun bool
+}
+
+// A receipt is what is kept of a released session; nil when it is nothing.
+type receipt struct {
+	mu      sync.Mutex // its session has no lock any more
+	session *session
 }
 
 // New makes the server of an environment. The error names everything that is
-// wrong with the environment.
+// wrong with the environment and with the config.
 func New[State any](environment TaskEnvironment[State], config Config) (*Server, error) {
-	if err := environment.Validate(); err != nil {
+	if err := errors.Join(environment.Validate(), config.Validate()); err != nil {
 		return nil, fmt.Errorf("resources server: %w", err)
 	}
 	s := &Server{
@@ -66,16 +115,21 @@ func New[State any](environment TaskEnvironment[State], config Config) (*Server,
 		logger:      config.Logger.With().Str("server", environment.Name).Logger(),
 		limit:       config.MaxRequestBytes,
 		cookies:     sessions.NewCookies(cookieName),
+		tokens:      sessions.NewSeal(),
 	}
 	if s.limit == 0 {
 		s.limit = DefaultMaxRequestBytes
 	}
-	s.sessions = sessions.NewTable(sessions.Config[*session, struct{}]{
-		Window:  config.CloseRetryWindow,
-		Clock:   config.Clock,
-		Release: s.release,
+	s.sessions = sessions.NewTable(sessions.Config[*session, *receipt]{
+		Window:     config.CloseRetryWindow,
+		Clock:      config.Clock,
+		Lifetime:   cmp.Or(config.Lifetime, DefaultLifetime),
+		Idle:       config.IdleTimeout,
+		SweepEvery: config.SweepInterval,
+		Release:    s.release,
 	})
 	s.router = jsonapi.Router{Logger: s.logger, Routes: s.routes()}
+	s.mcp = s.newMCP()
 	return s, nil
 }
 
@@ -88,14 +142,20 @@ func (s *Server) routes() map[string]jsonapi.Handler {
 		"POST " + protocol.PathCloseSession:     s.close,
 		"POST " + protocol.PathAggregateMetrics: s.aggregateMetrics,
 	}
-	for name, call := range s.environment.tools {
-		routes["POST /"+name] = s.tool(name, call)
+	for _, tool := range s.environment.tools {
+		routes["POST /"+tool.name] = s.tool(tool)
 	}
 	return routes
 }
 
 // ServeHTTP answers one request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.router.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.mcp != nil && jsonapi.Path(r) == pathMCP {
+		s.mcp.ServeHTTP(w, r)
+		return
+	}
+	s.router.ServeHTTP(w, r)
+}
 
 // Open is the number of open sessions: seeded, and not released yet.
 func (s *Server) Open() int { return s.sessions.Len() }
@@ -110,46 +170,19 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) release(ctx context.Context, id string, held *session) (struct{}, error) {
-	err := s.environment.release(ctx, held.state)
-	if err != nil {
+// Sweep releases the sessions that have expired, and returns when all are
+// released, or could not be, or ctx has ended. The server does so by itself, and
+// expired sessions are not served in any case: Sweep is for whoever wants to see
+// them gone, such as a test with a Clock of its own.
+func (s *Server) Sweep(ctx context.Context) { s.sessions.Sweep(ctx) }
+
+func (s *Server) release(ctx context.Context, id string, held *session) (*receipt, error) {
+	if err := s.environment.release(ctx, held.state); err != nil {
 		s.logger.Error().Str("session", id).Err(err).Msg("a session could not be released and is kept")
+		return nil, err
 	}
-	return struct{}{}, err
-}
-
-// tool is the route of a tool. The model reads whatever it answers.
-func (s *Server) tool(name string, call toolCall) jsonapi.Handler {
-	return func(w http.ResponseWriter, r *http.Request) (rawjson.Body, error) {
-		arguments, err := jsonapi.ReadObject(w, r, s.limit)
-		if err != nil {
-			return nil, err
-		}
-		var result any
-		id, err := s.use(r, func(held *session) error {
-			result, err = call(r.Context(), held.state, arguments)
-			return err
-		})
-		if errors.Is(err, sessions.ErrGone) {
-			return nil, gone(id).refusal()
-		}
-		if err != nil {
-			return nil, err
-		}
-		body, err := jsonapi.Marshal(result)
-		if err != nil {
-			return nil, fmt.Errorf("the result of tool %s: %w", name, err)
-		}
-		return rawjson.Body{body}, nil
+	if !held.agentRun {
+		return nil, nil
 	}
-}
-
-// use runs a call with the session of the request's cookie; it returns the
-// session's id, "" when there is no cookie that this server set.
-func (s *Server) use(r *http.Request, call func(*session) error) (id string, err error) {
-	id, ok := s.cookies.ID(r)
-	if !ok {
-		return "", sessions.ErrGone
-	}
-	return id, s.sessions.Use(r.Context(), id, call)
+	return &receipt{session: held}, nil
 }

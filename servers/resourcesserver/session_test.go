@@ -3,6 +3,7 @@ package resourcesserver_test
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -72,11 +73,16 @@ func TestASeedThatIsNotValidBindsNothing(t *testing.T) {
 			`[{"type":"string_type","loc":["body","task_data","owner"],"msg":"Input should be a valid string","input":5}]`},
 		{"no id", `{"episode_id":` + episode0 + `,"task_id":` + task0 + `,"task_data":{}}`,
 			`[{"type":"missing","loc":["body","resources_session_id"],"msg":"Field required"}]`},
-		{"everything missing", `{}`,
-			`[{"type":"missing","loc":["body","resources_session_id"],"msg":"Field required"},` +
-				`{"type":"missing","loc":["body","episode_id"],"msg":"Field required"},` +
+		{"everything missing but the id", `{"resources_session_id":"a"}`,
+			`[{"type":"missing","loc":["body","episode_id"],"msg":"Field required"},` +
 				`{"type":"missing","loc":["body","task_id"],"msg":"Field required"},` +
 				`{"type":"missing","loc":["body","task_data"],"msg":"Field required"}]`},
+		{"an id of the server's own", seedBody("agent-run-a", episode0, task0, annsData),
+			`[{"type":"value_error","loc":["body","resources_session_id"],"msg":"ids that begin with agent-run- are the server's own"}]`},
+		{"a close token that is no text", strings.Replace(seedBody("a", episode0, task0, annsData), "{", `{"close_token":7654321,`, 1),
+			`[{"type":"string_type","loc":["body","close_token"],"msg":"Input should be a valid string"}]`},
+		{"a close token that is none", strings.Replace(seedBody("a", episode0, task0, annsData), "{", `{"close_token":"",`, 1),
+			`[{"type":"string_too_short","loc":["body","close_token"],"msg":"String should have at least 1 character"}]`},
 		{"a stranger", `{"resources_session_id":"a","episode_id":` + episode0 + `,"task_id":` + task0 + `,"task_data":{"owner":"Ann"},"x":1}`,
 			`[{"type":"extra_forbidden","loc":["body","x"],"msg":"Extra inputs are not permitted"}]`},
 		{"an empty task id", seedBody("a", episode0, `{"taskset":"s","task_id":""}`, annsData),

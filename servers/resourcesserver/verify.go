@@ -1,6 +1,7 @@
 package resourcesserver
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/servers/internal/jsonapi"
-	"example.com/turn/servers/internal/sessions"
 	"example.com/turn/servers/requests"
 )
 
@@ -29,21 +29,36 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) (rawjson.Body, e
 	if err != nil {
 		return nil, err
 	}
-	var given *verdict
-	id, err := s.use(r, func(held *session) error {
-		given, err = held.judge(body, func() (Verdict, error) {
-			return s.environment.verify(r.Context(), held.state, answer)
-		})
-		return err
-	})
-	if errors.Is(err, sessions.ErrGone) {
-		s.logger.Warn().Str("session", id).Msg("an answer came for a session that is gone: its sample is masked")
-		return answer.reply(gone(id).verdict()), nil
+	given, err := s.verdictOn(r, body, answer)
+	if lost := new(gone); errors.As(err, &lost) {
+		s.logger.Warn().Str("session", lost.id).Str("failure_kind", string(lost.kind)).
+			Msg("an answer came for a session that is gone: its sample is masked")
+		return answer.reply(lost.verdict()), nil
 	}
 	if err != nil {
 		return nil, asRefusal(err, failures.VerifierError, "the verifier failed")
 	}
 	return answer.reply(given), nil
+}
+
+// verdictOn is the verdict on an answer. It ends a session of an agent's own.
+func (s *Server) verdictOn(r *http.Request, body []byte, answer Answer) (given *verdict, err error) {
+	p := s.cookiePass(r)
+	err = s.use(r.Context(), p, func(ctx context.Context, held *session) error {
+		given, err = held.judge(body, func() (Verdict, error) {
+			return s.environment.verify(ctx, held.state, answer)
+		})
+		return err
+	})
+	if err == nil {
+		s.endAgentRun(r.Context(), p)
+		return given, nil
+	}
+	lost := new(gone)
+	if ended := s.ended(p); ended != nil && errors.As(err, &lost) {
+		return s.verdictAgain(r.Context(), ended, body, answer, lost)
+	}
+	return nil, err
 }
 
 func readAnswer(body []byte) (Answer, error) {
@@ -132,22 +147,4 @@ func textOrNull(text string) func([]byte) []byte {
 		}
 		return rawjson.AppendText(dst, text)
 	}
-}
-
-// gone is the id of a session that is not held, "" when none is known.
-type gone string
-
-func (id gone) reason() string {
-	if id == "" {
-		return "the request carries no session cookie that this server set: it may have been restarted"
-	}
-	return fmt.Sprintf("resources session %s is not held here any more", string(id))
-}
-
-func (id gone) refusal() error {
-	return requests.RefuseAs(http.StatusNotFound, failures.SessionLost, "%s", id.reason())
-}
-
-func (id gone) verdict() *verdict {
-	return &verdict{Verdict: Verdict{Mask: true, Kind: failures.SessionLost, Reason: id.reason()}}
 }

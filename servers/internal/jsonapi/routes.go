@@ -1,6 +1,7 @@
 package jsonapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,15 +32,15 @@ type Router struct {
 // ServeHTTP answers a request. A handler that panics is answered with 500, so
 // that the caller learns more than that the connection broke.
 func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path := withoutCapture(r.URL.Path)
+	path := Path(r)
 	handler, ok := rt.Routes[r.Method+" "+path]
 	if !ok {
 		writeError(w, rt.notFound(r.Method, path))
 		return
 	}
-	body, err := guarded(handler, w, r)
+	body, err := Guarded(func() (rawjson.Body, error) { return handler(w, r) })
 	if err != nil {
-		rt.log(r, err)
+		rt.Log(r.Context(), r.URL.Path, err)
 		writeError(w, err)
 		return
 	}
@@ -72,7 +73,8 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("a bug in this server: %v", e.value) }
 
-func guarded(handler Handler, w http.ResponseWriter, r *http.Request) (body rawjson.Body, err error) {
+// Guarded makes an error of a panic of the call.
+func Guarded(call func() (rawjson.Body, error)) (body rawjson.Body, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			if value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it this way: it means "drop the connection"
@@ -81,22 +83,22 @@ func guarded(handler Handler, w http.ResponseWriter, r *http.Request) (body rawj
 			err = &panicError{value: value, stack: debug.Stack()}
 		}
 	}()
-	return handler(w, r)
+	return call()
 }
 
-// log logs an error for whoever runs the server, loud when it is the server that
-// failed. The path names the rollout where the driver's did.
-func (rt *Router) log(r *http.Request, err error) {
+// Log logs an error of a request for whoever runs the server, loud when it is the
+// server that failed. The path names the rollout where the driver's did.
+func (rt *Router) Log(ctx context.Context, path string, err error) {
 	var panicked *panicError
 	switch {
 	case errors.As(err, &panicked):
-		rt.Logger.Error().Str("path", r.URL.Path).Bytes("stack", panicked.stack).Msg(panicked.Error())
-	case r.Context().Err() != nil:
-		rt.Logger.Debug().Str("path", r.URL.Path).Msg("the caller went away")
+		rt.Logger.Error().Str("path", path).Bytes("stack", panicked.stack).Msg(panicked.Error())
+	case ctx.Err() != nil:
+		rt.Logger.Debug().Str("path", path).Msg("the caller went away")
 	case statusOf(err) >= http.StatusInternalServerError:
-		rt.Logger.Error().Str("path", r.URL.Path).Err(err).Msg("request failed")
+		rt.Logger.Error().Str("path", path).Err(err).Msg("request failed")
 	default:
-		rt.Logger.Debug().Str("path", r.URL.Path).Err(err).Msg("request refused")
+		rt.Logger.Debug().Str("path", path).Err(err).Msg("request refused")
 	}
 }
 
@@ -105,8 +107,9 @@ const (
 	tokenCapture  = "/training-token-capture"
 )
 
-// withoutCapture is a path without the prefix of a captured rollout.
-func withoutCapture(path string) string {
+// Path is the path of a request without the prefix of a captured rollout.
+func Path(r *http.Request) string {
+	path := r.URL.Path
 	key, ok := strings.CutPrefix(path, capturePrefix)
 	if !ok {
 		return path

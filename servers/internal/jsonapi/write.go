@@ -18,7 +18,10 @@ func write(w http.ResponseWriter, status int, body rawjson.Body) {
 	_, _ = body.WriteTo(w) // it fails when the caller has gone, and nobody is left to be told
 }
 
-func writeError(w http.ResponseWriter, err error) {
+func writeError(w http.ResponseWriter, err error) { write(w, statusOf(err), ErrorBody(err)) }
+
+// ErrorBody is what an error is answered with.
+func ErrorBody(err error) rawjson.Body {
 	var (
 		invalid requests.Invalid
 		refusal *requests.Refusal
@@ -32,7 +35,7 @@ func writeError(w http.ResponseWriter, err error) {
 	if errors.As(err, &refusal) && refusal.Kind != "" {
 		answer.Text("failure_kind", string(refusal.Kind))
 	}
-	write(w, statusOf(err), answer.End())
+	return answer.End()
 }
 
 func statusOf(err error) int {

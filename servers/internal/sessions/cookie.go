@@ -1,74 +1,50 @@
 package sessions
 
-import (
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
-	"net/http"
-	"strings"
-)
+import "net/http"
 
-// Cookies bind a session to a cookie. Its value is the session's id under a seal
-// that only this server can make, so that whoever knows an id does not thereby
-// hold its cookie, and so that the id can still be named when the session is
-// gone.
+// Cookies bind a session to a cookie whose value is made under a [Seal].
 type Cookies struct {
 	name string
-	key  []byte
+	seal Seal
 }
 
-// NewCookies makes the cookies of that name under a fresh key: those of an
-// earlier process are not recognised.
-func NewCookies(name string) Cookies {
-	key := make([]byte, sha256.Size)
-	_, _ = rand.Read(key) // documented never to fail
-	return Cookies{name: name, key: key}
-}
+// NewCookies makes the cookies of that name under a fresh seal.
+func NewCookies(name string) Cookies { return Cookies{name: name, seal: NewSeal()} }
 
 // Set gives the caller the session's cookie. It must be the last that a seed
 // does: whoever is refused must not leave with one.
 func (c Cookies) Set(w http.ResponseWriter, id string) {
 	http.SetCookie(w, &http.Cookie{
 		Name:     c.name,
-		Value:    c.seal(id),
+		Value:    c.Value(id),
 		Path:     "/",
 		HttpOnly: true,
 		SameSite: http.SameSiteLaxMode,
 	})
 }
 
-// ID is the id of the session whose cookie the request carries.
-func (c Cookies) ID(r *http.Request) (string, bool) {
+// Value is the value of the session's cookie.
+func (c Cookies) Value(id string) string { return c.seal.Value(id) }
+
+// ID is the id of the session whose cookie the request carries; ok is false when
+// it carries none that this server set.
+func (c Cookies) ID(r *http.Request) (id string, ok bool) {
+	claim, ok := c.Find(r)
+	return claim.ID, ok && claim.Genuine
+}
+
+// Find is the claim of the request's cookie: a genuine one if there is one, else
+// the first that names a session.
+func (c Cookies) Find(r *http.Request) (found Claim, ok bool) {
 	for _, cookie := range r.CookiesNamed(c.name) {
-		if id, ok := c.open(cookie.Value); ok {
-			return id, true
+		claim, named := c.seal.Open(cookie.Value)
+		switch {
+		case !named:
+		case claim.Genuine:
+			return claim, true
+		case !ok:
+			found, ok = claim, true
 		}
 	}
-	return "", false
+	return found, ok
 }
-
-func (c Cookies) seal(id string) string {
-	return encode([]byte(id)) + "." + encode(c.sum(id))
-}
-
-func (c Cookies) open(value string) (string, bool) {
-	encodedID, encodedSum, _ := strings.Cut(value, ".")
-	id, err := base64.RawURLEncoding.DecodeString(encodedID)
-	if err != nil {
-		return "", false
-	}
-	sum, err := base64.RawURLEncoding.DecodeString(encodedSum)
-	if err != nil || !hmac.Equal(sum, c.sum(string(id))) {
-		return "", false
-	}
-	return string(id), true
-}
-
-func (c Cookies) sum(id string) []byte {
-	mac := hmac.New(sha256.New, c.key)
-	mac.Write([]byte(id))
-	return mac.Sum(nil)
-}
-
-func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

@@ -17,14 +17,16 @@ func ExampleTable() {
 	})
 	ctx := context.Background()
 	episode := protocol.EpisodeID{RolloutID: "0-0"}
-	build := func(context.Context) (string, error) { return "a calendar", nil }
+	build := func(context.Context) (sessions.Opening[string], error) {
+		return sessions.Opening[string]{State: "a calendar"}, nil
+	}
 
 	fmt.Println("seed:", table.Seed(ctx, "s1", sessions.Binding{Episode: episode}, build))
-	fmt.Println("use:", table.Use(ctx, "s1", func(state string) error {
+	fmt.Println("use:", table.Use(ctx, "s1", func(_ context.Context, state string) error {
 		fmt.Println("working on", state)
 		return nil
 	}))
-	receipt, err := table.Close(ctx, "s1", episode)
+	receipt, err := table.Close(ctx, "s1", sessions.Closer{Episode: episode})
 	fmt.Println("close:", receipt, err)
 	fmt.Println("late seed:", table.Seed(ctx, "s1", sessions.Binding{Episode: episode}, build))
 	// Output:

@@ -58,7 +58,29 @@ func TestFencesHoldOneWindow(t *testing.T) {
 		clock.advance(time.Second)
 		most = max(most, fences.Len())
 	}
-	if most != 59 { // the one just added is a second old when they are counted
-		t.Errorf("up to %d ids were remembered at once, want 59", most)
+	if most != 60 {
+		t.Errorf("up to %d ids took up memory at once, want 60", most)
+	}
+}
+
+func TestAnIDIsFencedAnewOnceItsWindowIsOver(t *testing.T) {
+	clock := newClock()
+	fences := sessions.Fences[string]{Window: time.Minute, Clock: clock.Now}
+	for i := range 1000 { // more than are dropped in one go, so that "a" is still to be dropped
+		fences.Add(strconv.Itoa(i), "")
+	}
+	fences.Add("a", "first")
+	clock.advance(time.Minute)
+	fences.Add("a", "second")
+	clock.advance(time.Minute - time.Nanosecond)
+	for range 10 {
+		fences.Get("b")
+	}
+	if record, there := fences.Get("a"); !there || record != "second" {
+		t.Errorf("got %q, %v, want the second record", record, there)
+	}
+	clock.advance(time.Nanosecond)
+	if _, there := fences.Get("a"); there || fences.Len() != 0 {
+		t.Errorf("it is still there: %v, with %d others", there, fences.Len())
 	}
 }

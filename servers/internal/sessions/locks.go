@@ -10,7 +10,7 @@ import (
 // ready for use.
 type Locks struct {
 	mu    sync.Mutex
-	locks map[string]*lock
+	locks register[*lock]
 }
 
 type lock struct {
@@ -38,19 +38,16 @@ func (l *Locks) Lock(ctx context.Context, id string) (unlock func(), err error) 
 func (l *Locks) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.locks)
+	return l.locks.len()
 }
 
 func (l *Locks) join(id string) *lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.locks == nil {
-		l.locks = map[string]*lock{}
-	}
-	held := l.locks[id]
-	if held == nil {
+	held, there := l.locks.get(id)
+	if !there {
 		held = &lock{turn: make(chan struct{}, 1)}
-		l.locks[id] = held
+		l.locks.set(id, held)
 	}
 	held.users++
 	return held
@@ -61,6 +58,6 @@ func (l *Locks) leave(id string, held *lock) {
 	defer l.mu.Unlock()
 	held.users--
 	if held.users == 0 {
-		delete(l.locks, id)
+		l.locks.delete(id)
 	}
 }

@@ -3,7 +3,6 @@ package sessions
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -13,9 +12,11 @@ import (
 // Why a table does not do what it is asked for.
 var (
 	ErrGone     = errors.New("the session is not held here")
+	ErrExpired  = errors.New("the session has expired")
 	ErrClosed   = errors.New("the session is closed")
 	ErrSeed     = errors.New("the session was seeded with another task")
 	ErrEpisode  = errors.New("the session belongs to another episode")
+	ErrToken    = errors.New("the session is closed by its cookie or its close token, not by its id alone")
 	ErrShutdown = errors.New("the server is shutting down")
 )
 
@@ -25,12 +26,33 @@ type Binding struct {
 	// Seed stands for all else that a repeated seed must repeat: its text, or a
 	// hash of it.
 	Seed string
+	// Token, where there is one, must be shown by a closer without the session's
+	// cookie.
+	Token CloseToken
+}
+
+// An Opening is what the build of a session has come to.
+type Opening[S any] struct {
+	State S
+	// Lifetime is how long the session may be open at most. 0: Config.Lifetime.
+	Lifetime time.Duration
+}
+
+// A Closer is who asks for a close.
+type Closer struct {
+	Episode protocol.EpisodeID
+	Cookie  bool   // it has shown the session's cookie
+	Token   string // the close token that it has shown, "" for none
 }
 
 // Config says how a table keeps its sessions.
 type Config[S, R any] struct {
 	Window time.Duration    // how long a closed id is fenced; 0: DefaultWindow
 	Clock  func() time.Time // nil: time.Now
+
+	Lifetime   time.Duration // how long a session may be open; 0: for ever
+	Idle       time.Duration // how long one may be open without a call; 0: for ever
+	SweepEvery time.Duration // how often expired sessions are looked for; 0: DefaultSweepEvery
 
 	// Release gives up what a session holds, and returns the receipt that its
 	// close, and every repeated one, is answered with. When it fails, the
@@ -53,17 +75,25 @@ type Table[S, R any] struct {
 	end    context.CancelCauseFunc
 
 	mu       sync.Mutex // held for look-ups only, never while anything runs
-	sessions map[string]*session[S, R]
+	sessions register[*session[S, R]]
 	open     int // sessions that are built
 	fences   Fences[closed[R]]
+	expiry   Deadlines
+	next     *time.Timer // the sweep that is to come or runs; nil when none is
 	down     bool
+
+	sweeps sync.WaitGroup
 }
 
 type session[S, R any] struct {
-	binding Binding
-	state   S
-	built   bool
-	closing *closing[R] // the close that is under way; nil when none is
+	binding  Binding
+	state    S
+	built    bool
+	lifetime Lifetime
+	deadline *Deadline
+	expired  bool                    // its close is its expiry
+	cut      context.CancelCauseFunc // of the call that is under way; nil when none is
+	closing  *closing[R]             // the close that is under way; nil when none is
 }
 
 // A closing is one try at releasing a session, for all who asked for it.
@@ -75,15 +105,21 @@ type closing[R any] struct {
 
 type closed[R any] struct {
 	episode protocol.EpisodeID
+	expired bool
 	receipt R
 }
 
 // NewTable makes an empty table.
 func NewTable[S, R any](config Config[S, R]) *Table[S, R] {
+	if config.Clock == nil {
+		config.Clock = time.Now
+	}
+	if config.SweepEvery == 0 {
+		config.SweepEvery = DefaultSweepEvery
+	}
 	t := &Table[S, R]{
-		config:   config,
-		sessions: map[string]*session[S, R]{},
-		fences:   Fences[closed[R]]{Window: config.Window, Clock: config.Clock},
+		config: config,
+		fences: Fences[closed[R]]{Window: config.Window, Clock: config.Clock},
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
 	return t
@@ -100,7 +136,7 @@ func (t *Table[S, R]) Len() int {
 // under another it is ErrEpisode or ErrSeed. A closed one is ErrClosed. Nothing
 // is bound before build has returned without an error, and nothing when a close
 // was asked for meanwhile: what was built is released again.
-func (t *Table[S, R]) Seed(ctx context.Context, id string, binding Binding, build func(context.Context) (S, error)) error {
+func (t *Table[S, R]) Seed(ctx context.Context, id string, binding Binding, build func(context.Context) (Opening[S], error)) error {
 	unlock, err := t.locks.Lock(ctx, id)
 	if err != nil {
 		return err
@@ -111,11 +147,11 @@ func (t *Table[S, R]) Seed(ctx context.Context, id string, binding Binding, buil
 		return err
 	}
 	defer t.abandon(id, fresh)
-	state, err := build(ctx)
+	opening, err := build(ctx)
 	if err != nil {
 		return err
 	}
-	return t.bind(id, fresh, state)
+	return t.bind(id, fresh, opening)
 }
 
 // begin notes that a session is being built, so that a close can find it. It
@@ -126,14 +162,15 @@ func (t *Table[S, R]) begin(id string, binding Binding) (*session[S, R], error) 
 	if _, fenced := t.fences.Get(id); fenced {
 		return nil, ErrClosed
 	}
-	if held := t.sessions[id]; held != nil {
+	if held, there := t.sessions.get(id); there {
+		t.expire(id, held)
 		return nil, held.matches(binding)
 	}
 	if t.down {
 		return nil, ErrShutdown
 	}
 	fresh := &session[S, R]{binding: binding}
-	t.sessions[id] = fresh
+	t.sessions.set(id, fresh)
 	return fresh, nil
 }
 
@@ -143,22 +180,37 @@ func (s *session[S, R]) matches(binding Binding) error {
 		return ErrEpisode
 	case s.closing != nil:
 		return ErrClosed
-	case s.binding.Seed != binding.Seed:
+	case s.binding.Seed != binding.Seed, s.binding.Token != binding.Token:
 		return ErrSeed
 	}
 	return nil
 }
 
-func (t *Table[S, R]) bind(id string, fresh *session[S, R], state S) error {
+func (t *Table[S, R]) bind(id string, fresh *session[S, R], opening Opening[S]) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	fresh.state, fresh.built = state, true
-	t.open++
+	total := opening.Lifetime
+	if total == 0 {
+		total = t.config.Lifetime
+	}
+	fresh.state = opening.State
+	t.enter(id, fresh, NewLifetime(t.config.Clock(), total, t.config.Idle))
 	if fresh.closing != nil {
 		go t.release(id, fresh)
 		return ErrClosed
 	}
 	return nil
+}
+
+// enter makes a session an open one. t.mu is held.
+func (t *Table[S, R]) enter(id string, s *session[S, R], lifetime Lifetime) {
+	s.built = true
+	s.lifetime = lifetime
+	t.open++
+	if due, ends := lifetime.Due(); ends {
+		s.deadline = t.expiry.Add(id, due)
+		t.arm()
+	}
 }
 
 // abandon forgets a session that could not be built, however its build ended. A
@@ -169,178 +221,77 @@ func (t *Table[S, R]) abandon(id string, fresh *session[S, R]) {
 	if fresh.built {
 		return
 	}
-	delete(t.sessions, id)
+	t.sessions.delete(id)
 	if fresh.closing != nil {
-		t.fences.Add(id, closed[R]{episode: fresh.binding.Episode})
+		t.fence(id, closed[R]{episode: fresh.binding.Episode})
 		close(fresh.closing.done)
 	}
 }
 
-// Use runs a call of an open session under the session's lock. It is ErrGone
-// when the session is not open, or its close has been noted.
-func (t *Table[S, R]) Use(ctx context.Context, id string, call func(state S) error) error {
+// Use runs a call of an open session under the session's lock. It is ErrExpired
+// or ErrGone when the session is not open, or its close has been noted. The call's
+// context ends, with that cause, when the session expires.
+func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.Context, state S) error) error {
 	unlock, err := t.locks.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	held, err := t.find(id)
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	held, err := t.take(id, cut)
 	if err != nil {
 		return err
 	}
-	return call(held.state)
+	defer t.giveBack(held)
+	err = call(ctx, held.state)
+	if err != nil && errors.Is(context.Cause(ctx), ErrExpired) {
+		return ErrExpired // whatever broke first, that is why
+	}
+	return err
 }
 
-func (t *Table[S, R]) find(id string) (*session[S, R], error) {
+// take finds a session and notes that a call of it begins. The id's lock is held.
+func (t *Table[S, R]) take(id string, cut context.CancelCauseFunc) (*session[S, R], error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	held := t.sessions[id]
-	if held == nil || held.closing != nil {
+	held, there := t.sessions.get(id)
+	if !there {
+		if fence, fenced := t.fences.Get(id); fenced && fence.expired {
+			return nil, ErrExpired
+		}
 		return nil, ErrGone
 	}
+	t.expire(id, held)
+	switch {
+	case held.closing != nil && held.expired:
+		return nil, ErrExpired
+	case held.closing != nil:
+		return nil, ErrGone
+	}
+	held.lifetime.Begin()
+	held.cut = cut
 	return held, nil
 }
 
-// Close releases a session and fences its id, whether there is a session or
-// not, and returns the receipt: the zero one for an id that was never seeded,
-// the first one when it is closed already. It is ErrEpisode when the session, or
-// the closed record, is another episode's. Other errors are those of the
-// release, or the cause of ctx; the close stands when ctx ends.
-func (t *Table[S, R]) Close(ctx context.Context, id string, episode protocol.EpisodeID) (R, error) {
-	for {
-		asked, receipt, err := t.ask(id, episode)
-		if err == errOtherSeed { //nolint:errorlint // never wrapped, never leaves this file
-			if err = t.wait(ctx, id); err == nil {
-				continue
-			}
-		}
-		if asked == nil || err != nil {
-			return receipt, err
-		}
-		return asked.wait(ctx)
-	}
-}
-
-// errOtherSeed: the id is being seeded for another episode than the close names,
-// and what the seed leaves decides.
-var errOtherSeed = errors.New("being seeded for another episode")
-
-// ask notes a close. It returns what to wait for, or nil when there is nothing.
-func (t *Table[S, R]) ask(id string, episode protocol.EpisodeID) (*closing[R], R, error) {
+func (t *Table[S, R]) giveBack(held *session[S, R]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var none R
-	if fence, fenced := t.fences.Get(id); fenced {
-		if fence.episode != episode {
-			return nil, none, ErrEpisode
-		}
-		return nil, fence.receipt, nil
-	}
-	held := t.sessions[id]
-	switch {
-	case held == nil:
-		t.fences.Add(id, closed[R]{episode: episode})
-		return nil, none, nil
-	case held.binding.Episode != episode && !held.built:
-		return nil, none, errOtherSeed
-	case held.binding.Episode != episode:
-		return nil, none, ErrEpisode
-	}
-	return t.close(id, held), none, nil
+	held.lifetime.End(t.config.Clock())
+	held.cut = nil
+	t.hasten(held)
 }
 
-// close notes that a session is to be released, and starts that unless it is
-// still being built: then the end of its seed does. t.mu is held.
-func (t *Table[S, R]) close(id string, held *session[S, R]) *closing[R] {
-	if held.closing != nil {
-		return held.closing
-	}
-	held.closing = &closing[R]{done: make(chan struct{})}
-	if held.built {
-		if t.config.Interrupt != nil {
-			t.config.Interrupt(held.state)
-		}
-		go t.release(id, held)
-	}
-	return held.closing
-}
-
-// release waits for the call that is under way and releases the session. It
-// ends with the session fenced, or with the session as it was.
-func (t *Table[S, R]) release(id string, held *session[S, R]) {
-	unlock, err := t.locks.Lock(t.life, id)
-	if err == nil {
-		defer unlock()
-	}
-	asked := held.closing // nobody replaces it before it is done
-	if err == nil {
-		asked.receipt, err = t.config.release(t.life, id, held.state)
-	}
-	asked.err = err
+// Fenced is the receipt of an id that is closed.
+func (t *Table[S, R]) Fenced(id string) (receipt R, fenced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer close(asked.done)
-	held.closing = nil
-	if err != nil {
-		return
-	}
-	delete(t.sessions, id)
-	t.open--
-	t.fences.Add(id, closed[R]{episode: held.binding.Episode, receipt: asked.receipt})
+	fence, fenced := t.fences.Get(id)
+	return fence.receipt, fenced
 }
 
-func (c Config[S, R]) release(ctx context.Context, id string, state S) (receipt R, err error) {
-	if c.Release == nil {
-		return receipt, nil
-	}
-	defer func() {
-		if bug := recover(); bug != nil {
-			err = fmt.Errorf("a bug in releasing the session: %v", bug)
-		}
-	}()
-	return c.Release(ctx, id, state)
-}
-
-func (t *Table[S, R]) wait(ctx context.Context, id string) error {
-	unlock, err := t.locks.Lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	unlock()
-	return nil
-}
-
-func (c *closing[R]) wait(ctx context.Context) (R, error) {
-	select {
-	case <-c.done:
-		return c.receipt, c.err
-	case <-ctx.Done():
-		var none R
-		return none, context.Cause(ctx)
-	}
-}
-
-// Shutdown closes every session and opens no more. It returns when all are
-// released, with the errors of those that failed; when ctx ends first, the
-// releases that still run are cancelled and the cause of ctx is among them.
-func (t *Table[S, R]) Shutdown(ctx context.Context) error {
-	var errs []error
-	for id, asked := range t.closeAll() {
-		if _, err := asked.wait(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("session %s: %w", id, err))
-		}
-	}
-	t.end(ErrShutdown)
-	return errors.Join(errs...)
-}
-
-func (t *Table[S, R]) closeAll() map[string]*closing[R] {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.down = true
-	all := make(map[string]*closing[R], len(t.sessions))
-	for id, held := range t.sessions {
-		all[id] = t.close(id, held)
-	}
-	return all
+// fence remembers a closed id. t.mu is held.
+func (t *Table[S, R]) fence(id string, record closed[R]) {
+	t.fences.Add(id, record)
+	t.arm()
 }

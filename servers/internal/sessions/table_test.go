@@ -22,6 +22,8 @@ import (
 type (
 	table  = sessions.Table[string, string]
 	config = sessions.Config[string, string]
+
+	opening = sessions.Opening[string]
 )
 
 var (
@@ -32,8 +34,8 @@ var (
 )
 
 // built is a build that succeeds.
-func built(state string) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) { return state, nil }
+func built(state string) func(context.Context) (opening, error) {
+	return func(context.Context) (opening, error) { return opening{State: state}, nil }
 }
 
 func seed(t *testing.T, table *table, id, state string) {
@@ -43,10 +45,12 @@ func seed(t *testing.T, table *table, id, state string) {
 	}
 }
 
+func by(episode protocol.EpisodeID) sessions.Closer { return sessions.Closer{Episode: episode} }
+
 // stateOf is the state of an open session, or the error of using it.
 func stateOf(table *table, id string) string {
 	var state string
-	err := table.Use(context.Background(), id, func(s string) error { state = s; return nil })
+	err := table.Use(context.Background(), id, func(_ context.Context, s string) error { state = s; return nil })
 	if err != nil {
 		return err.Error()
 	}
@@ -95,9 +99,9 @@ func TestAnIDIsBoundToOneSeed(t *testing.T) {
 }
 
 func TestASeedThatFailsBindsNothing(t *testing.T) {
-	for name, fail := range map[string]func(context.Context) (string, error){
-		"an error": func(context.Context) (string, error) { return "half", errBad },
-		"a panic":  func(context.Context) (string, error) { panic("a bug") },
+	for name, fail := range map[string]func(context.Context) (opening, error){
+		"an error": func(context.Context) (opening, error) { return opening{State: "half"}, errBad },
+		"a panic":  func(context.Context) (opening, error) { panic("a bug") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := sessions.NewTable(config{})
@@ -133,14 +137,14 @@ func TestACloseFencesTheID(t *testing.T) {
 				seed(t, table, "a", "state")
 			}
 			for range 2 {
-				receipt, err := table.Close(t.Context(), "a", mine)
+				receipt, err := table.Close(t.Context(), "a", by(mine))
 				if err != nil || receipt != test.want {
 					t.Fatalf("the close: got %q, %v, want %q", receipt, err, test.want)
 				}
 				clock.advance(sessions.DefaultWindow / 2)
 			}
-			wantState(t, table, "a", sessions.ErrGone.Error())
 			clock.advance(-time.Nanosecond) // what is left of the first close's window
+			wantState(t, table, "a", sessions.ErrGone.Error())
 			wantError(t, "a late seed", table.Seed(t.Context(), "a", bound, built("late")), sessions.ErrClosed)
 			clock.advance(time.Nanosecond)
 			seed(t, table, "a", "new")
@@ -156,13 +160,13 @@ func giveReceipt(_ context.Context, _, state string) (string, error) {
 func TestACloseNamesItsEpisode(t *testing.T) {
 	table := sessions.NewTable(config{})
 	seed(t, table, "a", "state")
-	_, err := table.Close(t.Context(), "a", theirs)
+	_, err := table.Close(t.Context(), "a", by(theirs))
 	wantError(t, "of an open session", err, sessions.ErrEpisode)
 	wantState(t, table, "a", "state")
-	if _, err := table.Close(t.Context(), "a", mine); err != nil {
+	if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = table.Close(t.Context(), "a", theirs)
+	_, err = table.Close(t.Context(), "a", by(theirs))
 	wantError(t, "of a closed session", err, sessions.ErrEpisode)
 }
 
@@ -178,7 +182,7 @@ func TestConcurrentClosersReleaseOnce(t *testing.T) {
 		receipts := make([]string, 10)
 		var closers sync.WaitGroup
 		for i := range receipts {
-			closers.Go(func() { receipts[i], _ = table.Close(t.Context(), "a", mine) })
+			closers.Go(func() { receipts[i], _ = table.Close(t.Context(), "a", by(mine)) })
 		}
 		synctest.Wait()
 		close(goOn)
@@ -203,14 +207,14 @@ func TestAFailedReleaseKeepsTheSession(t *testing.T) {
 			release := fail
 			table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) { return release() }})
 			seed(t, table, "a", "state")
-			if _, err := table.Close(t.Context(), "a", mine); err == nil {
+			if _, err := table.Close(t.Context(), "a", by(mine)); err == nil {
 				t.Fatal("the close succeeded")
 			}
 			wantState(t, table, "a", "state")
 			seed(t, table, "a", "second")
 			wantState(t, table, "a", "state")
 			release = func() (string, error) { return "receipt", nil }
-			receipt, err := table.Close(t.Context(), "a", mine)
+			receipt, err := table.Close(t.Context(), "a", by(mine))
 			if err != nil || receipt != "receipt" {
 				t.Errorf("the second close: %q, %v", receipt, err)
 			}
@@ -245,15 +249,15 @@ func TestASlowSeedDoesNotOutliveItsClose(t *testing.T) {
 				var seedErr, closeErr error
 				var calls sync.WaitGroup
 				calls.Go(func() {
-					seedErr = table.Seed(t.Context(), "a", bound, func(context.Context) (string, error) {
+					seedErr = table.Seed(t.Context(), "a", bound, func(context.Context) (opening, error) {
 						<-goOn
-						return "state", test.buildErr
+						return opening{State: "state"}, test.buildErr
 					})
 				})
 				synctest.Wait()
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
-				calls.Go(func() { _, closeErr = table.Close(ctx, "a", mine) })
+				calls.Go(func() { _, closeErr = table.Close(ctx, "a", by(mine)) })
 				synctest.Wait()
 				if test.impatient {
 					leave()
@@ -298,16 +302,16 @@ func TestACloseForAnotherEpisodeWaitsForWhatTheSeedLeaves(t *testing.T) {
 				table := sessions.NewTable(config{})
 				goOn := make(chan struct{})
 				go func() {
-					_ = table.Seed(t.Context(), "a", bound, func(context.Context) (string, error) {
+					_ = table.Seed(t.Context(), "a", bound, func(context.Context) (opening, error) {
 						<-goOn
-						return "state", test.buildErr
+						return opening{State: "state"}, test.buildErr
 					})
 				}()
 				synctest.Wait()
 				var closeErr error
 				answered := false
 				go func() {
-					_, closeErr = table.Close(t.Context(), "a", theirs)
+					_, closeErr = table.Close(t.Context(), "a", by(theirs))
 					answered = true
 				}()
 				synctest.Wait()
@@ -331,17 +335,19 @@ func TestNoCallStartsOnceACloseIsNoted(t *testing.T) {
 		var closed, started bool
 		var waiting error
 		go func() {
-			_ = table.Use(t.Context(), "a", func(string) error {
+			_ = table.Use(t.Context(), "a", func(_ context.Context, _ string) error {
 				close(running)
 				<-goOn
 				return nil
 			})
 		}()
 		<-running
-		go func() { waiting = table.Use(t.Context(), "a", func(string) error { started = true; return nil }) }()
+		go func() {
+			waiting = table.Use(t.Context(), "a", func(_ context.Context, _ string) error { started = true; return nil })
+		}()
 		synctest.Wait()
 		go func() {
-			_, _ = table.Close(t.Context(), "a", mine)
+			_, _ = table.Close(t.Context(), "a", by(mine))
 			closed = true
 		}()
 		synctest.Wait()
@@ -383,7 +389,7 @@ func TestARepeatedSeedDoesNotFindASessionThatIsBeingClosed(t *testing.T) {
 				running, goOn := make(chan struct{}), make(chan struct{})
 				var calls sync.WaitGroup
 				calls.Go(func() {
-					_ = table.Use(t.Context(), "a", func(string) error {
+					_ = table.Use(t.Context(), "a", func(_ context.Context, _ string) error {
 						close(running)
 						<-goOn
 						return nil
@@ -393,7 +399,7 @@ func TestARepeatedSeedDoesNotFindASessionThatIsBeingClosed(t *testing.T) {
 				var seedErr, closeErr error
 				steps := []func(){
 					func() { seedErr = table.Seed(t.Context(), "a", test.binding, built("second")) },
-					func() { _, closeErr = table.Close(t.Context(), "a", mine) },
+					func() { _, closeErr = table.Close(t.Context(), "a", by(mine)) },
 				}
 				if test.closeFirst {
 					slices.Reverse(steps)
@@ -418,13 +424,13 @@ func TestACloseInterruptsTheCallThatRuns(t *testing.T) {
 		table := sessions.NewTable(config{Interrupt: func(string) { close(stop) }})
 		seed(t, table, "a", "state")
 		go func() {
-			_ = table.Use(t.Context(), "a", func(string) error {
+			_ = table.Use(t.Context(), "a", func(_ context.Context, _ string) error {
 				<-stop // never, unless it is interrupted: the bubble would report a deadlock
 				return nil
 			})
 		}()
 		synctest.Wait()
-		if _, err := table.Close(t.Context(), "a", mine); err != nil {
+		if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -435,12 +441,12 @@ func TestSessionsDoNotWaitForEachOther(t *testing.T) {
 		table := sessions.NewTable(config{})
 		goOn := make(chan struct{})
 		go func() {
-			_ = table.Seed(t.Context(), "slow", bound, func(context.Context) (string, error) { <-goOn; return "", nil })
+			_ = table.Seed(t.Context(), "slow", bound, func(context.Context) (opening, error) { <-goOn; return opening{}, nil })
 		}()
 		synctest.Wait()
 		seed(t, table, "a", "state")
 		wantState(t, table, "a", "state")
-		if _, err := table.Close(t.Context(), "a", mine); err != nil {
+		if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
 			t.Error(err)
 		}
 		close(goOn)
@@ -519,11 +525,11 @@ func TestATableAgreesWithTheContract(t *testing.T) {
 			"seed": func(t *rapid.T) {
 				id, account, binding := draw(t)
 				fails := rapid.Bool().Draw(t, "fails")
-				err := table.Seed(context.Background(), id, binding, func(context.Context) (string, error) {
+				err := table.Seed(context.Background(), id, binding, func(context.Context) (opening, error) {
 					if fails {
-						return "", errBad
+						return opening{}, errBad
 					}
-					return binding.Seed, nil
+					return opening{State: binding.Seed}, nil
 				})
 				want := error(nil)
 				switch {
@@ -545,7 +551,7 @@ func TestATableAgreesWithTheContract(t *testing.T) {
 			},
 			"close": func(t *rapid.T) {
 				id, account, binding := draw(t)
-				_, err := table.Close(context.Background(), id, binding.Episode)
+				_, err := table.Close(context.Background(), id, by(binding.Episode))
 				want := error(nil)
 				switch {
 				case !account.fenced.IsZero():
@@ -604,11 +610,14 @@ func TestEverySessionBuiltIsReleasedOnce(t *testing.T) {
 				id := fmt.Sprint(rand.N(3))
 				switch rand.N(3) {
 				case 0:
-					_ = table.Seed(t.Context(), id, bound, func(context.Context) (string, error) { builds.Add(1); return "s", nil })
+					_ = table.Seed(t.Context(), id, bound, func(context.Context) (opening, error) {
+						builds.Add(1)
+						return opening{State: "s"}, nil
+					})
 				case 1:
-					_ = table.Use(t.Context(), id, func(string) error { return nil })
+					_ = table.Use(t.Context(), id, func(_ context.Context, _ string) error { return nil })
 				case 2:
-					_, _ = table.Close(t.Context(), id, mine)
+					_, _ = table.Close(t.Context(), id, by(mine))
 				}
 			}
 		})

@@ -1,0 +1,335 @@
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/protocol"
+	"example.com/turn/servers/internal/sessions"
+)
+
+func TestAnExpiredSessionIsReleasedAndFenced(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		end  func(t *testing.T, table *table) // makes the table see that it has expired
+	}{
+		{"by the next use", func(t *testing.T, table *table) { wantState(t, table, "a", sessions.ErrExpired.Error()) }},
+		{"by a repeated seed", func(t *testing.T, table *table) {
+			wantError(t, "the seed", table.Seed(t.Context(), "a", bound, built("second")), sessions.ErrClosed)
+		}},
+		{"by a close", func(t *testing.T, table *table) {
+			if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"by a sweep", func(t *testing.T, table *table) { table.Sweep(t.Context()) }},
+		{"by itself", func(*testing.T, *table) { time.Sleep(sessions.DefaultSweepEvery) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var released []string
+				table := sessions.NewTable(config{Lifetime: time.Hour, Release: func(_ context.Context, _, state string) (string, error) {
+					released = append(released, state)
+					return "", nil
+				}})
+				seed(t, table, "a", "state")
+				time.Sleep(time.Hour - time.Nanosecond)
+				wantState(t, table, "a", "state")
+				time.Sleep(time.Nanosecond)
+				test.end(t, table)
+				synctest.Wait()
+				if diff := cmp.Diff([]string{"state"}, released); diff != "" || table.Len() != 0 {
+					t.Errorf("%d sessions are open; released (-want +got):\n%s", table.Len(), diff)
+				}
+				wantState(t, table, "a", sessions.ErrExpired.Error())
+				wantError(t, "a seed after it", table.Seed(t.Context(), "a", bound, built("late")), sessions.ErrClosed)
+				if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
+					t.Errorf("the close after it: %v", err)
+				}
+				time.Sleep(sessions.DefaultWindow)
+				wantState(t, table, "a", sessions.ErrGone.Error())
+			})
+		})
+	}
+}
+
+func TestALifetimeOfItsOwnGoesBeforeTheTables(t *testing.T) {
+	for _, own := range []time.Duration{time.Minute, 2 * time.Hour} {
+		clock := newClock()
+		table := sessions.NewTable(config{Clock: clock.Now, Lifetime: time.Hour})
+		if err := table.Seed(t.Context(), "a", bound, func(context.Context) (opening, error) {
+			return opening{State: "state", Lifetime: own}, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		clock.advance(own - time.Nanosecond)
+		wantState(t, table, "a", "state")
+		clock.advance(time.Nanosecond)
+		wantState(t, table, "a", sessions.ErrExpired.Error())
+	}
+}
+
+func TestASessionInUseDoesNotIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := sessions.NewTable(config{Idle: time.Minute, SweepEvery: time.Second})
+		seed(t, table, "a", "state")
+		for range 3 { // each call is long, and each pause short
+			err := table.Use(t.Context(), "a", func(ctx context.Context, _ string) error {
+				time.Sleep(time.Hour)
+				return context.Cause(ctx)
+			})
+			if err != nil {
+				t.Fatalf("the call: %v", err)
+			}
+			time.Sleep(time.Minute - time.Nanosecond)
+		}
+		wantState(t, table, "a", "state")
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		if n := table.Len(); n != 0 {
+			t.Errorf("%d sessions are open a minute after the last call", n)
+		}
+		wantState(t, table, "a", sessions.ErrExpired.Error())
+	})
+}
+
+// The end of a session's lifetime does not wait for a call that may never end,
+// and its release does not run beside one.
+func TestAnExpiryCutsTheCallThatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var atRelease string
+		call := "not begun"
+		table := sessions.NewTable(config{Lifetime: time.Minute, Idle: time.Second, SweepEvery: time.Second,
+			Release: func(context.Context, string, string) (string, error) { atRelease = call; return "", nil }})
+		seed(t, table, "a", "state")
+		began := time.Now()
+		err := table.Use(t.Context(), "a", func(ctx context.Context, _ string) error {
+			call = "runs"
+			defer func() { call = "ended" }()
+			<-ctx.Done()
+			wantState(t, table, "b", sessions.ErrGone.Error()) // others go on
+			return fmt.Errorf("cut: %w", ctx.Err())
+		})
+		wantError(t, "the call", err, sessions.ErrExpired)
+		if took := time.Since(began); took > time.Minute+time.Second {
+			t.Errorf("it was cut after %v, want a minute and at most a second more", took)
+		}
+		synctest.Wait()
+		if atRelease != "ended" || table.Len() != 0 {
+			t.Errorf("at the release the call had %s; %d sessions are open", atRelease, table.Len())
+		}
+	})
+}
+
+func TestAnExpiredSessionWhoseReleaseFailsIsReleasedLater(t *testing.T) {
+	for name, limits := range map[string]config{
+		"by its end":  {Lifetime: time.Minute},
+		"by idleness": {Idle: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				limits.Release = func(context.Context, string, string) (string, error) {
+					if tries++; tries < 3 {
+						return "", errBad
+					}
+					return "", nil
+				}
+				table := sessions.NewTable(limits)
+				seed(t, table, "a", "state")
+				time.Sleep(time.Minute)
+				wantState(t, table, "a", sessions.ErrExpired.Error())
+				synctest.Wait()
+				if tries != 1 || table.Len() != 1 {
+					t.Fatalf("after %d tries %d sessions are open, want 1 and 1", tries, table.Len())
+				}
+				time.Sleep(3 * sessions.DefaultSweepEvery)
+				synctest.Wait()
+				if tries != 3 || table.Len() != 0 {
+					t.Errorf("after %d tries %d sessions are open, want 3 and none", tries, table.Len())
+				}
+				wantState(t, table, "a", sessions.ErrExpired.Error())
+			})
+		})
+	}
+}
+
+func TestSweepsEndWithTheTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		table := sessions.NewTable(config{Lifetime: time.Minute, Release: func(ctx context.Context, _, _ string) (string, error) {
+			close(hang)
+			<-ctx.Done()
+			return "", context.Cause(ctx)
+		}})
+		seed(t, table, "a", "state")
+		<-hang // a sweep waits for the release
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := table.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the shutdown: %v", err)
+		}
+	})
+}
+
+// testFull is the environment variable that asks for tests of many sessions at
+// their full size.
+const testFull = "TURN_TEST_FULL"
+
+// many is a number of sessions, or a part of it where the full size is not asked
+// for.
+func many(n int) int {
+	if os.Getenv(testFull) == "" {
+		return n / 20
+	}
+	return n
+}
+
+func openMany(t *testing.T, table *table, n int) {
+	t.Helper()
+	for i := range n {
+		seed(t, table, strconv.Itoa(i), "state")
+	}
+}
+
+// While 100,000 sessions expire at once, and their releases take their time, a
+// request of another session waits for none of it.
+func TestASweepDoesNotStallRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := many(100_000)
+		var now, most atomic.Int64
+		table := sessions.NewTable(config{Lifetime: time.Hour, SweepEvery: 30 * time.Hour, Release: func(context.Context, string, string) (string, error) {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			time.Sleep(time.Second) // a provider that takes its time
+			return "", nil
+		}})
+		openMany(t, table, n)
+		time.Sleep(30 * time.Minute)
+		seed(t, table, "other", "theirs")
+		time.Sleep(30 * time.Minute)
+		var sweep sync.WaitGroup
+		sweep.Go(func() { table.Sweep(t.Context()) })
+		for range 10 {
+			time.Sleep(5 * time.Second)
+			began := time.Now()
+			wantState(t, table, "other", "theirs")
+			seed(t, table, fmt.Sprint("new", began), "new")
+			if waited := time.Since(began); waited != 0 {
+				t.Fatalf("a request waited for %v", waited)
+			}
+			if left := table.Len(); left < 100 {
+				t.Fatalf("only %d sessions are left: the sweep is over", left)
+			}
+		}
+		sweep.Wait()
+		if left := table.Len(); left != 11 {
+			t.Errorf("%d sessions are left, want the other and the 10 new ones", left)
+		}
+		if most.Load() > 64 {
+			t.Errorf("%d were released at once", most.Load())
+		}
+	})
+}
+
+// A sweep that finds 100,000 sessions in use since their deadline, or that many
+// fences to be dropped, holds the table for one of them at a time.
+func TestASweepLetsOthersIn(t *testing.T) {
+	clock := newClock()
+	var mu sync.Mutex
+	table := sessions.NewTable(config{Idle: time.Minute, SweepEvery: time.Hour, Clock: func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return clock.now
+	}})
+	n := many(100_000)
+	openMany(t, table, n)
+	for i := range n {
+		if _, err := table.Close(t.Context(), fmt.Sprint("closed", i), by(mine)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	clock.advance(40 * time.Second)
+	mu.Unlock()
+	for i := range n {
+		wantState(t, table, strconv.Itoa(i), "state")
+	}
+	mu.Lock()
+	clock.advance(30 * time.Second)
+	mu.Unlock()
+	var done atomic.Bool
+	var sweep sync.WaitGroup
+	sweep.Go(func() { table.Sweep(t.Context()); done.Store(true) })
+	during := 0
+	for !done.Load() {
+		wantState(t, table, "0", "state")
+		during++
+		runtime.Gosched()
+	}
+	sweep.Wait()
+	if during < 100 { // held for all of them it would let in two or three
+		t.Errorf("%d requests were answered while the sweep ran", during)
+	}
+	if left := table.Len(); left != n {
+		t.Errorf("%d sessions are left of %d that are in use", left, n)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+func TestAMillionSessionsLeaveMemoryWhereItWas(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		atOnce int // how many are open at once
+	}{
+		{"one after another", 1},
+		{"a hundred thousand at once", many(100_000)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			clock := newClock()
+			table := sessions.NewTable(config{Clock: clock.Now, Lifetime: time.Hour, Idle: time.Minute, SweepEvery: time.Hour})
+			n := many(1_000_000)
+			before := heap()
+			for done := 0; done < n; done += test.atOnce {
+				ids := make([]string, test.atOnce)
+				for i := range ids {
+					ids[i] = protocol.NewResourcesSessionID()
+					seed(t, table, ids[i], "state")
+				}
+				for _, id := range ids {
+					if _, err := table.Close(t.Context(), id, by(mine)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				clock.advance(sessions.DefaultWindow / 100)
+			}
+			clock.advance(sessions.DefaultWindow)
+			table.Sweep(t.Context())
+			after := heap()
+			if grown := int64(after) - int64(before); grown > 1<<20 {
+				t.Errorf("%d bytes are held after %d sessions", grown, n)
+			}
+			if err := table.Shutdown(t.Context()); err != nil { // keeps the table until here
+				t.Error(err)
+			}
+		})
+	}
+}

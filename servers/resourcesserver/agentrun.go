@@ -1,0 +1,107 @@
+package resourcesserver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strings"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/servers/internal/sessions"
+	"example.com/turn/servers/requests"
+)
+
+// An agent that drives its own sessions seeds with the task's row, knows its
+// session by the cookie alone, and ends it by verifying. NeMo Gym's agents did so
+// before there were episodes, and some still do.
+
+// agentRunPrefix begins the ids of such sessions, which are the server's own.
+const agentRunPrefix = "agent-run-"
+
+// seedAgentRun resets the session of the request's cookie, or opens one.
+func (s *Server) seedAgentRun(w http.ResponseWriter, r *http.Request, row []byte) (rawjson.Body, error) {
+	id, err := s.resetAgentRun(r, Task{Data: row})
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		id = agentRunPrefix + rand.Text()
+		task := Task{SessionID: id, Data: row}
+		if err := s.open(r.Context(), task, task.binding()); err != nil {
+			return nil, err
+		}
+	}
+	s.cookies.Set(w, id)
+	return rawjson.Body{[]byte("{}")}, nil
+}
+
+// resetAgentRun gives the session of the request's cookie the state of another
+// task and returns its id; "" when there is no such session. The new state is built
+// before the old one is released, so that a seed that is refused changes nothing.
+func (s *Server) resetAgentRun(r *http.Request, task Task) (id string, err error) {
+	p := s.cookiePass(r)
+	if p.Genuine && !strings.HasPrefix(p.ID, agentRunPrefix) {
+		return "", episodesCookie(p.ID)
+	}
+	task.SessionID = p.ID
+	err = s.use(r.Context(), p, func(ctx context.Context, held *session) error {
+		if !held.agentRun { // it was restored: its cookie is of another seal
+			return episodesCookie(p.ID)
+		}
+		fresh, err := s.build(ctx, task)
+		if err != nil {
+			return asRefusal(err, "", "the session could not be built")
+		}
+		old := *held
+		*held = *fresh
+		if err := s.environment.release(context.WithoutCancel(ctx), old.state); err != nil {
+			*held = old
+			return errors.Join(
+				requests.RefuseAs(http.StatusServiceUnavailable, failures.SessionReleaseFailed, "the session's state could not be released: %w", err),
+				s.environment.release(context.WithoutCancel(ctx), fresh.state))
+		}
+		return nil
+	})
+	if lost := new(gone); errors.As(err, &lost) {
+		return "", nil
+	}
+	return p.ID, err
+}
+
+func episodesCookie(id string) error {
+	return requests.Refuse(http.StatusConflict, "the request's cookie is that of resources session %s, which belongs to an episode", id)
+}
+
+// endAgentRun closes a session of an agent's own once it has its verdict. The
+// verdict stands when the release fails: the session's lifetime ends it then.
+func (s *Server) endAgentRun(ctx context.Context, p pass) {
+	if strings.HasPrefix(p.ID, agentRunPrefix) {
+		_, _ = s.sessions.Close(context.WithoutCancel(ctx), p.ID, sessions.Closer{}) // release logs why
+	}
+}
+
+// ended is what is kept, for as long as its id is fenced, of a session of an
+// agent's own that a verify has ended; nil when there is nothing.
+func (s *Server) ended(p pass) *receipt {
+	if !p.Genuine {
+		return nil
+	}
+	kept, _ := s.sessions.Fenced(p.ID)
+	return kept
+}
+
+// verdictAgain is the verdict on an answer whose session an earlier verify has
+// ended: the one given before when it is the same answer. Another answer is scored
+// where the state held nothing that the release took away; else it is lost.
+func (s *Server) verdictAgain(ctx context.Context, ended *receipt, body []byte, answer Answer, lost *gone) (*verdict, error) {
+	ended.mu.Lock()
+	defer ended.mu.Unlock()
+	return ended.session.judge(body, func() (Verdict, error) {
+		if s.environment.holds {
+			return Verdict{}, lost
+		}
+		return s.environment.verify(ctx, ended.session.state, answer)
+	})
+}

@@ -1,0 +1,162 @@
+package resourcesserver_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/servers/resourcesserver"
+)
+
+// row is the body of an agent-run seed: a task's row, whose ids are no episode's.
+const row = `{"owner":"Ann","task_id":7,"episode_id":"mine","responses_create_params":{"input":"q"}}`
+
+func (b *bench) seedAgentRun(cookie string) (set string) {
+	b.Helper()
+	got := b.post("/seed_session", cookie, row)
+	if got.Status != 200 || got.Body != "{}" || got.Cookie == "" {
+		b.Fatalf("the agent-run seed got %+v, want {} and a cookie", got)
+	}
+	return got.Cookie
+}
+
+const scored = passedOn + `,"reward":0.5,"mask_sample":false,"failure_kind":null,"failure_reason":null,"asked":{"owner":"Ann"},"calls":1,"owner":"Ann"}`
+
+func TestAVerifyEndsAnAgentsOwnSession(t *testing.T) {
+	clock := newClock()
+	b := newBench(t, resourcesserver.Config{Clock: clock.Now})
+	cookie := b.seedAgentRun("")
+	b.want("a tool call", b.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+	b.want("the verify", b.post("/verify", cookie, verifyBody), 200, scored)
+	b.wantOpen(0)
+	if diff := cmp.Diff([]string{"Ann"}, b.book.released); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+	b.want("the repeated verify", b.post("/verify", cookie, verifyBody), 200, scored)
+	if b.book.scored != 1 {
+		t.Errorf("the answer was scored %d times", b.book.scored)
+	}
+	other := strings.Replace(verifyBody, `"id":"r"`, `"id":"s"`, 1)
+	if got := b.post("/verify", cookie, other); !strings.Contains(got.Body, `"failure_kind":"session_lost"`) {
+		t.Errorf("another answer, whose state is released, got %+v", got)
+	}
+	if got := b.post("/add", cookie, `{"line":"two"}`); got.Status != 404 {
+		t.Errorf("a tool call after it got %+v", got)
+	}
+	clock.advance(300 * time.Second)
+	if got := b.post("/verify", cookie, verifyBody); !strings.Contains(got.Body, `"failure_kind":"session_lost"`) {
+		t.Errorf("when the window is over a verify got %+v", got)
+	}
+}
+
+// Where a release takes nothing away, another answer is scored within the window.
+func TestAStateThatHoldsNothingIsScoredAgain(t *testing.T) {
+	book := &book{}
+	environment := book.environment()
+	environment.Release = nil
+	server, err := resourcesserver.New(environment, resourcesserver.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	cookie := b.seedAgentRun("")
+	b.post("/add", cookie, `{"line":"one"}`)
+	b.want("the verify", b.post("/verify", cookie, verifyBody), 200, scored)
+	b.wantOpen(0)
+	other := strings.Replace(verifyBody, `"id":"r"`, `"id":"s"`, 1)
+	b.want("another answer", b.post("/verify", cookie, other), 200, strings.Replace(scored, `"id":"r"`, `"id":"s"`, 1))
+}
+
+func TestAnAgentRunSeedResetsTheSessionOfItsCookie(t *testing.T) {
+	b := newBench(t, resourcesserver.Config{})
+	cookie := b.seedAgentRun("")
+	b.post("/add", cookie, `{"line":"one"}`)
+	if again := b.seedAgentRun(cookie); again != cookie {
+		t.Errorf("it got another cookie: %s, had %s", again, cookie)
+	}
+	b.want("a tool call", b.post("/add", cookie, `{"line":"two"}`), 200, `{"last":"two","lines":1}`)
+	b.wantOpen(1)
+	if diff := cmp.Diff([]string{"Ann"}, b.book.released); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+	if another := b.seedAgentRun(""); another == cookie {
+		t.Error("two agents got one cookie")
+	}
+	b.wantOpen(2)
+}
+
+func TestAnAgentRunSeedAfterItsVerifyOpensASessionAnew(t *testing.T) {
+	b := newBench(t, resourcesserver.Config{})
+	first := b.seedAgentRun("")
+	b.post("/verify", first, verifyBody)
+	second := b.seedAgentRun(first)
+	if second == first {
+		t.Error("it got the cookie of the session that has ended")
+	}
+	b.want("a tool call", b.post("/add", second, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+}
+
+func TestAnAgentRunSeedThatFailsChangesNothing(t *testing.T) {
+	for name, fail := range map[string]struct {
+		book   func(*book)
+		status int
+	}{
+		"its data is not valid":            {func(b *book) { b.seedErr = errors.New("no paper") }, 500},
+		"the old state cannot be released": {func(b *book) { b.releaseErr = errors.New("the book is stuck") }, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, resourcesserver.Config{})
+			cookie := b.seedAgentRun("")
+			b.post("/add", cookie, `{"line":"one"}`)
+			fail.book(b.book)
+			if got := b.post("/seed_session", cookie, row); got.Status != fail.status || got.Cookie != "" {
+				t.Errorf("the seed got %+v, want %d and no cookie", got, fail.status)
+			}
+			b.want("a tool call", b.post("/add", cookie, `{"line":"two"}`), 200, `{"last":"two","lines":2}`)
+		})
+	}
+}
+
+func TestAnAgentRunSeedWithAnEpisodesCookieIsRefused(t *testing.T) {
+	const detail = `{"detail":"the request's cookie is that of resources session a, which belongs to an episode"}`
+	b := newBench(t, resourcesserver.Config{})
+	cookie := b.seed("a")
+	b.want("while the session is open", b.post("/seed_session", cookie, row), 409, detail)
+	b.want("a tool call after it", b.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+	b.post("/close_session", "", closeBody("a", episode0))
+	b.want("when it is closed", b.post("/seed_session", cookie, row), 409, detail)
+	b.seedAgentRun(newBench(t, resourcesserver.Config{}).seed("a")) // another server's is nobody's
+}
+
+func TestABodyIsAnEpisodeSeedWhenItSaysSo(t *testing.T) {
+	for body, status := range map[string]int{
+		row:               200,
+		`{"owner":"Ann"}`: 200,
+		`{"owner":"Ann","episode_id":{},"task_id":"7"}`:               200,
+		`{"owner":"Ann","resources_session_id":null}`:                 422,
+		`{"owner":"Ann","episode_id":{},"task_id":{}}`:                422,
+		seedBody("a", episode0, task0, annsData):                      200,
+		`{"owner":"Ann","responses_create_params":{"input":[1,2,3]}}`: 200,
+	} {
+		b := newBench(t, resourcesserver.Config{})
+		if got := b.post("/seed_session", "", body); got.Status != status {
+			t.Errorf("%s got %+v, want %d", body, got, status)
+		}
+	}
+}
+
+func TestAnAgentsOwnSessionEndsByItself(t *testing.T) {
+	clock := newClock()
+	b := newBench(t, resourcesserver.Config{Clock: clock.Now, Lifetime: time.Minute})
+	cookie := b.seedAgentRun("")
+	clock.advance(time.Minute)
+	b.server.Sweep(context.Background())
+	b.wantOpen(0)
+	if got := b.post("/verify", cookie, verifyBody); !strings.Contains(got.Body, `"failure_kind":"session_expired"`) {
+		t.Errorf("the verify got %+v", got)
+	}
+}

@@ -1,0 +1,213 @@
+package resourcesserver_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/servers/requests"
+	"example.com/turn/servers/resourcesserver"
+)
+
+// newSaving serves ledgers that can be saved.
+func newSaving(t *testing.T, config resourcesserver.Config) *bench {
+	t.Helper()
+	book := &book{}
+	environment := listing(book)
+	environment.Save = func(l *ledger) (any, error) {
+		if l.owner == "Nobody" {
+			return nil, errors.New("nobody's ledger")
+		}
+		return map[string]any{"owner": l.owner, "lines": l.lines}, nil
+	}
+	environment.Restore = func(_ context.Context, saved json.RawMessage) (*ledger, error) {
+		fields := requests.Read(saved)
+		l := &ledger{owner: fields.Text("owner")}
+		_ = json.Unmarshal(fields.Value("lines"), &l.lines)
+		return l, fields.Err()
+	}
+	server, err := resourcesserver.New(environment, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	b.book = book
+	return b
+}
+
+func (b *bench) snapshot() string {
+	b.Helper()
+	var saved bytes.Buffer
+	if err := b.server.Snapshot(b.Context(), &saved); err != nil {
+		b.Fatal(err)
+	}
+	return saved.String()
+}
+
+func (b *bench) restore(snapshot string) {
+	b.Helper()
+	if err := b.server.Restore(b.Context(), strings.NewReader(snapshot)); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestARestoredSessionGoesOn(t *testing.T) {
+	clock := newClock()
+	old := newSaving(t, resourcesserver.Config{Clock: clock.Now, Lifetime: time.Hour})
+	got := old.post("/seed_session", "", with("open sesame", seedBody("a", episode0, task0, annsData)))
+	tools := offerOf(t, got.Body)
+	old.post("/add", got.Cookie, `{"line":"one <two>"}`)
+	verdict := old.post("/verify", got.Cookie, verifyBody)
+	snapshot := old.snapshot()
+	if err := old.server.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"open sesame", strings.Split(got.Cookie, "=")[1], tools.Headers["X-NeMo-Gym-Session-Token"]} {
+		if strings.Contains(snapshot, secret) {
+			t.Errorf("the snapshot shows %s:\n%s", secret, snapshot)
+		}
+	}
+
+	clock.advance(59 * time.Minute)
+	b := newSaving(t, resourcesserver.Config{Clock: clock.Now, Lifetime: 5 * time.Hour})
+	b.restore(snapshot)
+	b.wantOpen(1)
+	b.want("the verify again", b.post("/verify", got.Cookie, verifyBody), 200, verdict.Body)
+	if b.book.scored != 0 {
+		t.Error("it was scored again")
+	}
+	b.want("a tool call", b.post("/add", got.Cookie, `{"line":"three"}`), 200, `{"last":"three","lines":2}`)
+	b.wantTool(b.connect("/mcp", tools.Headers), "add", `{"line":"four"}`, false, `{"last":"four","lines":3}`)
+	if other := b.post("/add", strings.Split(got.Cookie, ".")[0]+".AAAA", `{"line":"x"}`); other.Status != 404 {
+		t.Errorf("a cookie that is made up got %+v", other)
+	}
+	again := b.post("/seed_session", "", with("open sesame", seedBody("a", episode0, task0, annsData)))
+	b.want("a tool call with the cookie of a repeated seed", b.post("/add", again.Cookie, `{"line":"five"}`), 200, `{"last":"five","lines":4}`)
+	b.want("a seed for another task", b.post("/seed_session", "", seedBody("a", episode0, task1, annsData)), 409,
+		`{"detail":"resources session a is bound to another task"}`)
+	if alone := b.post("/close_session", "", closeBody("a", episode0)); alone.Status != 403 {
+		t.Errorf("the close by its id alone got %+v", alone)
+	}
+	clock.advance(time.Minute)
+	b.server.Sweep(t.Context())
+	b.wantOpen(0)
+	if diff := cmp.Diff([]string{"Ann"}, b.book.released); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+}
+
+func offerOf(t *testing.T, body string) offer {
+	t.Helper()
+	var answer struct {
+		Tools offer `json:"resources_tools"`
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer.Tools
+}
+
+func TestASessionIsSavedAndRestoredTwice(t *testing.T) {
+	first := newSaving(t, resourcesserver.Config{})
+	cookie := first.seed("a")
+	agents := first.seedAgentRun("")
+	second := newSaving(t, resourcesserver.Config{})
+	second.restore(first.snapshot())
+	third := newSaving(t, resourcesserver.Config{})
+	third.restore(second.snapshot())
+	third.want("a tool call", third.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+	third.want("an agent's own", third.post("/verify", agents, verifyBody), 200, strings.Replace(scored, "0.5", "0", 1))
+	third.wantOpen(1)
+	if got := third.post("/seed_session", cookie, row); got.Status != 409 {
+		t.Errorf("an agent-run seed with the cookie of the episode's session got %+v", got)
+	}
+}
+
+func TestASessionWhoseOwnerIsNotKnownIsClaimedOnce(t *testing.T) {
+	old := newSaving(t, resourcesserver.Config{})
+	cookie := old.seed("a")
+	var lines []string
+	for line := range strings.Lines(old.snapshot()) {
+		var members map[string]any
+		if err := json.Unmarshal([]byte(line), &members); err != nil {
+			t.Fatal(err)
+		}
+		delete(members, "cookie_sha256")
+		text, _ := json.Marshal(members)
+		lines = append(lines, string(text))
+	}
+	b := newSaving(t, resourcesserver.Config{})
+	b.restore(strings.Join(lines, "\n"))
+	b.want("the first to come", b.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+	if got := b.post("/add", strings.Split(cookie, ".")[0]+".AAAA", `{"line":"x"}`); got.Status != 404 {
+		t.Errorf("the second got %+v", got)
+	}
+	b.want("the first again", b.post("/add", cookie, `{"line":"two"}`), 200, `{"last":"two","lines":2}`)
+}
+
+func TestASnapshotIsCheckedWholeBeforeAnyOfItIsApplied(t *testing.T) {
+	const header = `{"version":1,"environment":"ledger"}`
+	const fine = `{"resources_session_id":"b","episode_id":{"rollout_id":"0-0","attempt":0},"seed":"eA==","state":{"owner":"Bob","lines":[]}}`
+	for _, test := range []struct {
+		name, snapshot string
+		want           []string
+		built          int // states that were made and must be released
+	}{
+		{"nothing", "", []string{"this is no snapshot"}, 0},
+		{"no JSON", "ledger", []string{"this is no snapshot"}, 0},
+		{"a later version", `{"version":2,"environment":"ledger"}`, []string{"of version 2, this server reads 1"}, 0},
+		{"another environment", `{"version":1,"environment":"x"}`, []string{`of the environment "x", this is "ledger"`}, 0},
+		{"a cut one", header + fine + fine[:40], []string{"session 2 of the snapshot: unexpected EOF"}, 0},
+		{"a stranger", header + strings.Replace(fine, "{", `{"x":1,`, 1), []string{`session 1 of the snapshot: json: unknown field "x"`}, 0},
+		{"an id that is open here", header + fine + strings.Replace(fine, `"b"`, `"held"`, 1), []string{"session held is open here"}, 2},
+		{"an id that is closed here", header + fine + strings.Replace(fine, `"b"`, `"closed"`, 1), []string{"session closed: the session is closed here"}, 2},
+		{"an id that is there twice", header + fine + fine, []string{"session b is there twice"}, 2},
+		{"a state that is none", header + fine + strings.Replace(strings.Replace(fine, `"b"`, `"c"`, 1), `"Bob"`, "5", 1), []string{"session c: owner: Input should be a valid string"}, 1},
+		{"everything wrong", header + fine + `{"resources_session_id":"","episode_id":{"rollout_id":"","attempt":0},"seed":"","cookie_sha256":"eA==","sandbox_access":[],"verdict":{"about_sha256":"","reward":1,"mask_sample":false}}`,
+			[]string{"session 2 of the snapshot: it has no resources_session_id", "does not go with its id", "cookie_sha256 is no SHA-256", "sandbox_access is no object", "it has no state", "about_sha256 is no SHA-256"}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newSaving(t, resourcesserver.Config{})
+			b.seed("held")
+			b.post("/close_session", "", closeBody("closed", episode0))
+			err := b.server.Restore(t.Context(), strings.NewReader(test.snapshot))
+			if err == nil {
+				t.Fatal("it was restored")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error does not say %q: %v", want, err)
+				}
+			}
+			b.wantOpen(1)
+			if released := slices.Repeat([]string{"Bob"}, test.built); !slices.Equal(b.book.released, released) {
+				t.Errorf("released %v, want %v", b.book.released, released)
+			}
+		})
+	}
+}
+
+func TestAnEnvironmentThatCannotBeSavedSaysSo(t *testing.T) {
+	b := newBench(t, resourcesserver.Config{})
+	if err := b.server.Snapshot(t.Context(), &bytes.Buffer{}); !errors.Is(err, resourcesserver.ErrNotSaved) {
+		t.Errorf("the snapshot: %v", err)
+	}
+	if err := b.server.Restore(t.Context(), strings.NewReader("")); !errors.Is(err, resourcesserver.ErrNotSaved) {
+		t.Errorf("the restore: %v", err)
+	}
+}
+
+func TestASnapshotThatFailsSaysWhere(t *testing.T) {
+	b := newSaving(t, resourcesserver.Config{})
+	b.post("/seed_session", "", seedBody("a", episode0, task0, `{"owner":"Nobody"}`))
+	if err := b.server.Snapshot(t.Context(), &bytes.Buffer{}); err == nil || err.Error() != "snapshot: session a: nobody's ledger" {
+		t.Errorf("got %v", err)
+	}
+}
