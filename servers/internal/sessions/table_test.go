@@ -499,27 +499,38 @@ func TestShutdownEndsInItsTime(t *testing.T) {
 
 // What a table does, call by call, is what a plain account of the contract says.
 func TestATableAgreesWithTheContract(t *testing.T) {
+	const window, lifetime, idle = time.Minute, 90 * time.Second, 40 * time.Second
 	type account struct {
-		state   string // "": not open
-		binding sessions.Binding
-		fenced  time.Time // zero: not fenced
-		episode protocol.EpisodeID
+		state        string // "": not open
+		binding      sessions.Binding
+		seeded, used time.Time
+		fenced       time.Time // zero: not fenced
+		episode      protocol.EpisodeID
+		hasExpired   bool
 	}
+	secrets := []string{"", "mine", "theirs"}
 	rapid.Check(t, func(t *rapid.T) {
 		clock := newClock()
-		table := sessions.NewTable(config{Window: time.Minute, Clock: clock.Now})
+		table := sessions.NewTable(config{Window: window, Lifetime: lifetime, Idle: idle, Clock: clock.Now})
 		accounts := map[string]*account{"a": {}, "b": {}}
+		settle := func() { // what time has done
+			for _, account := range accounts {
+				if account.state != "" && (clock.now.Sub(account.seeded) >= lifetime || clock.now.Sub(account.used) >= idle) {
+					account.state, account.fenced, account.episode, account.hasExpired = "", clock.now, account.binding.Episode, true
+				}
+				if !account.fenced.IsZero() && clock.now.Sub(account.fenced) >= window {
+					account.fenced, account.hasExpired = time.Time{}, false
+				}
+			}
+		}
 		draw := func(t *rapid.T) (string, *account, sessions.Binding) {
+			settle()
 			id := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "id")
-			binding := sessions.Binding{
+			return id, accounts[id], sessions.Binding{
 				Episode: rapid.SampledFrom([]protocol.EpisodeID{mine, theirs}).Draw(t, "episode"),
 				Seed:    rapid.SampledFrom([]string{"x", "y"}).Draw(t, "seed"),
+				Token:   sessions.NewCloseToken(rapid.SampledFrom(secrets).Draw(t, "token")),
 			}
-			account := accounts[id]
-			if !account.fenced.IsZero() && !clock.now.Before(account.fenced.Add(time.Minute)) {
-				account.fenced = time.Time{}
-			}
-			return id, account, binding
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"seed": func(t *rapid.T) {
@@ -544,6 +555,7 @@ func TestATableAgreesWithTheContract(t *testing.T) {
 					want = errBad
 				default:
 					account.state, account.binding = binding.Seed, binding
+					account.seeded, account.used = clock.now, clock.now
 				}
 				if !errors.Is(err, want) {
 					t.Fatalf("seed: got %v, want %v", err, want)
@@ -551,17 +563,24 @@ func TestATableAgreesWithTheContract(t *testing.T) {
 			},
 			"close": func(t *rapid.T) {
 				id, account, binding := draw(t)
-				_, err := table.Close(context.Background(), id, by(binding.Episode))
+				closer := sessions.Closer{
+					Episode: binding.Episode,
+					Cookie:  rapid.Bool().Draw(t, "cookie"),
+					Token:   rapid.SampledFrom(secrets).Draw(t, "shown"),
+				}
+				_, err := table.Close(context.Background(), id, closer)
 				want := error(nil)
 				switch {
 				case !account.fenced.IsZero():
-					if account.episode != binding.Episode {
+					if account.episode != closer.Episode {
 						want = sessions.ErrEpisode
 					}
-				case account.state != "" && account.binding.Episode != binding.Episode:
+				case account.state != "" && account.binding.Episode != closer.Episode:
 					want = sessions.ErrEpisode
+				case account.state != "" && account.binding.Token.Required() && !closer.Cookie && account.binding.Token != sessions.NewCloseToken(closer.Token):
+					want = sessions.ErrToken
 				default:
-					account.state, account.fenced, account.episode = "", clock.now, binding.Episode
+					account.state, account.fenced, account.episode = "", clock.now, closer.Episode
 				}
 				if !errors.Is(err, want) {
 					t.Fatalf("close: got %v, want %v", err, want)
@@ -570,17 +589,41 @@ func TestATableAgreesWithTheContract(t *testing.T) {
 			"use": func(t *rapid.T) {
 				id, account, _ := draw(t)
 				want := account.state
-				if want == "" {
+				switch {
+				case account.hasExpired:
+					want = sessions.ErrExpired.Error()
+				case want == "":
 					want = sessions.ErrGone.Error()
+				default:
+					account.used = clock.now
 				}
 				if got := stateOf(table, id); got != want {
 					t.Fatalf("use: got %q, want %q", got, want)
+				}
+			},
+			"move to another table": func(t *rapid.T) {
+				settle()
+				for _, account := range accounts {
+					account.fenced, account.hasExpired = time.Time{}, false // they stay behind
+					account.used = clock.now                                // it is known to those who restore it alone
+				}
+				var all []sessions.Held[string]
+				err := table.Each(context.Background(), func(held sessions.Held[string]) error {
+					all = append(all, held)
+					return nil
+				})
+				old := table
+				table = sessions.NewTable(config{Window: window, Lifetime: lifetime, Idle: idle, Clock: clock.Now})
+				if err := errors.Join(err, table.Restore(all), old.Shutdown(context.Background())); err != nil {
+					t.Fatal(err)
 				}
 			},
 			"wait": func(t *rapid.T) {
 				clock.advance(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
 			},
 			"": func(t *rapid.T) {
+				settle()
+				table.Sweep(context.Background())
 				open := 0
 				for _, account := range accounts {
 					if account.state != "" {
