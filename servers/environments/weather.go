@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 
+	"example.com/turn/failures"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/agentserver"
 	"example.com/turn/servers/requests"
@@ -20,16 +22,27 @@ import (
 //	{"city": "Oslo"}
 //
 // and its tool says what the weather there is: get_weather {"city": "Oslo"}. The
-// reward is 1 when the model looked that city up, else 0. It keeps no state: the
-// task's data comes with the answer.
+// reward is 1 when the model looked that city up, else 0. Where the city's station
+// does not answer, the sample is masked: the model did what it could. It keeps no
+// state: the task's data comes with the answer.
 
 const getWeather = "get_weather"
 
+var getWeatherParameters = json.RawMessage(`{"type":"object","properties":{"city":{"type":"string","description":"The city's name, such as Oslo."}},"required":["city"],"additionalProperties":false}`)
+
+// silentStations are cities whose weather nobody can look up.
+var silentStations = []string{"Longyearbyen"}
+
 func openWeather(config Config) (*Environment, error) {
 	resources, err := resourcesserver.New(resourcesserver.TaskEnvironment[struct{}]{
-		Name:   "weather",
-		Seed:   checkWeatherTask,
-		Tools:  []resourcesserver.Tool[struct{}]{{Name: getWeather, Call: lookUpWeather}},
+		Name: "weather",
+		Seed: checkWeatherTask,
+		Tools: []resourcesserver.Tool[struct{}]{{
+			Name:        getWeather,
+			Description: "Looks up the weather in a city right now.",
+			Parameters:  getWeatherParameters,
+			Stateless:   lookUpWeather,
+		}},
 		Verify: verifyWeather,
 	}, resourcesserver.Config{Logger: config.Logger, Clock: config.Clock})
 	if err != nil {
@@ -50,15 +63,18 @@ func openWeather(config Config) (*Environment, error) {
 }
 
 // checkWeatherTask refuses a task that could not be scored, before a model works
-// on it.
+// on it. An agent that drives its own sessions need not name the task before it has
+// the answer.
 func checkWeatherTask(_ context.Context, task resourcesserver.Task) (struct{}, error) {
-	_, err := cityOf(task.Data, "body", "task_data")
+	if task.AgentRun() {
+		return struct{}{}, nil
+	}
+	_, err := cityOf(task.Fields())
 	return struct{}{}, err
 }
 
 // cityOf is the city that an object names.
-func cityOf(object json.RawMessage, loc ...any) (string, error) {
-	fields := requests.Read(object, loc...)
+func cityOf(fields *requests.Fields) (string, error) {
 	city := strings.TrimSpace(fields.Text("city"))
 	if city == "" && fields.Err() == nil {
 		fields.Fault("city", "string_too_short", "String should have at least 1 character")
@@ -73,10 +89,13 @@ type weather struct {
 }
 
 // lookUpWeather is the tool. A city's weather is always the same.
-func lookUpWeather(_ context.Context, _ struct{}, arguments json.RawMessage) (any, error) {
-	city, err := cityOf(arguments, "body")
+func lookUpWeather(_ context.Context, arguments json.RawMessage) (any, error) {
+	city, err := cityOf(requests.Read(arguments, "body"))
 	if err != nil {
 		return nil, err
+	}
+	if isSilent(city) {
+		return nil, requests.RefuseAs(http.StatusServiceUnavailable, failures.ProviderUnavailable, "the weather station of %s does not answer", city)
 	}
 	skies := []string{"clear", "cloudy", "rainy", "foggy", "windy"}
 	hash := fnv.New32a()
@@ -93,16 +112,25 @@ func lookUpWeather(_ context.Context, _ struct{}, arguments json.RawMessage) (an
 // verifyWeather gives 1 to an answer whose model called the tool with the task's
 // city.
 func verifyWeather(_ context.Context, _ struct{}, answer resourcesserver.Answer) (resourcesserver.Verdict, error) {
-	wanted, err := cityOf(answer.Data, "body")
+	wanted, err := cityOf(requests.Read(answer.Data, "body"))
 	if err != nil {
 		return resourcesserver.Verdict{}, err
 	}
 	cities := citiesLookedUp(answer)
 	verdict := resourcesserver.Verdict{Extra: map[string]any{"city": wanted, "cities_looked_up": cities}}
-	if slices.ContainsFunc(cities, func(city string) bool { return isCity(city, wanted) }) {
+	right := slices.ContainsFunc(cities, func(city string) bool { return isCity(city, wanted) })
+	switch {
+	case right && isSilent(wanted):
+		verdict.Mask, verdict.Kind = true, failures.ProviderUnavailable
+		verdict.Reason = fmt.Sprintf("the weather station of %s does not answer", wanted)
+	case right:
 		verdict.Reward = 1
 	}
 	return verdict, nil
+}
+
+func isSilent(city string) bool {
+	return slices.ContainsFunc(silentStations, func(silent string) bool { return isCity(city, silent) })
 }
 
 // citiesLookedUp are the cities that the model called the tool with, in order.
@@ -112,7 +140,7 @@ func citiesLookedUp(answer resourcesserver.Answer) []string {
 		if call.Name != getWeather {
 			continue
 		}
-		if city, err := cityOf(call.Arguments, "body"); err == nil {
+		if city, err := cityOf(requests.Read(call.Arguments, "body")); err == nil {
 			cities = append(cities, city)
 		}
 	}

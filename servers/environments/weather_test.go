@@ -7,9 +7,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/servers/environments"
 )
 
 func weatherRow(data, params string) row {
@@ -30,6 +33,7 @@ func TestGetWeatherTool(t *testing.T) {
 		{`{"city":"Oslo"}`, 200, `{"city":"Oslo","temperature_celsius":4,"weather_description":"The weather in Oslo is clear at 4 °C."}`},
 		{`{"city":" oslo"}`, 200, `{"city":"oslo","temperature_celsius":4,"weather_description":"The weather in oslo is clear at 4 °C."}`},
 		{`{"city":"Bergen"}`, 200, `{"city":"Bergen","temperature_celsius":25,"weather_description":"The weather in Bergen is clear at 25 °C."}`},
+		{`{"city":"Longyearbyen"}`, 503, `{"detail":"the weather station of Longyearbyen does not answer","failure_kind":"provider_unavailable"}`},
 		{`{"town":"Oslo"}`, 422, `{"detail":[{"type":"missing","loc":["body","city"],"msg":"Field required"}]}`},
 		{`{"city":["Oslo"]}`, 422, `{"detail":[{"type":"string_type","loc":["body","city"],"msg":"Input should be a valid string"}]}`},
 	} {
@@ -86,6 +90,45 @@ func TestWeatherReward(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, s.verify(task, `{"output":[`+test.items+`]}`)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// A model that asked for the right city is not to blame for a station that does not
+// answer, one that did not is.
+func TestAWeatherStationThatDoesNotAnswerMasks(t *testing.T) {
+	s := open(t, "weather")
+	task := weatherRow(`{"city":"Longyearbyen"}`, `{}`)
+	s.seed("a", task)
+	for city, want := range map[string]map[string]any{
+		"Longyearbyen": {"reward": 0.0, "mask_sample": true, "failure_kind": "provider_unavailable", "failure_reason": "the weather station of Longyearbyen does not answer"},
+		"Oslo":         {"reward": 0.0, "mask_sample": false, "failure_kind": nil, "failure_reason": nil},
+	} {
+		want["city"], want["cities_looked_up"] = "Longyearbyen", []any{city}
+		arguments := fmt.Sprintf(`{"city":%q}`, city)
+		verdict := s.verify(task, fmt.Sprintf(`{"output":[{"type":"function_call","name":"get_weather","arguments":%q}]}`, arguments))
+		if diff := cmp.Diff(want, verdict); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", city, diff)
+		}
+	}
+}
+
+// The tool does not care whether there is a session, nor an agent that drives its
+// own which task it has before it answers.
+func TestTheWeatherKeepsNoState(t *testing.T) {
+	s := open(t, "weather")
+	if status, answer, _ := s.post(s.resources+"/get_weather", "", `{"city":"Oslo"}`); status != http.StatusOK {
+		t.Errorf("a tool call without a session got %d %s", status, answer)
+	}
+	answer, cookie := s.must(s.resources+"/seed_session", "", `{}`)
+	if answer != "{}" {
+		t.Errorf("an agent-run seed got %s", answer)
+	}
+	s.resourcesJar = cookie
+	task := weatherRow(`{"city":"Oslo"}`, `{}`)
+	for range 2 {
+		if verdict := s.verify(task, `{"output":[]}`); verdict["mask_sample"] != false {
+			t.Errorf("the verify got %v", verdict)
 		}
 	}
 }
@@ -176,6 +219,31 @@ func TestTheWeatherDataset(t *testing.T) {
 	}
 	if open := s.environment.Resources.Open() + s.environment.Agent.Open(); open != 0 {
 		t.Errorf("%d sessions are left open", open)
+	}
+}
+
+// The small dataset has a task of each outcome: solved, not solved, masked.
+func TestTheWeatherDatasetWithASilentStation(t *testing.T) {
+	s := open(t, "weather")
+	var got []string
+	for i, task := range dataset(t, "weather-outage") {
+		verdict, _ := s.play(fmt.Sprint("session-", i), task)
+		got = append(got, fmt.Sprint(verdict["city"], " ", verdict["reward"], " ", verdict["mask_sample"]))
+	}
+	want := []string{"Tromsø 1 false", "Longyearbyen 0 true", "Hammerfest 0 false"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+// The tools that the datasets offer are those that there are.
+func TestTheDatasetsOfferTheToolsThatThereAre(t *testing.T) {
+	for _, name := range []string{"weather", "weather-outage"} {
+		for i, task := range dataset(t, name) {
+			if offered := string(task.TaskInput.Params); strings.Contains(offered, `"tools"`) && !strings.Contains(offered, string(environments.GetWeatherParameters)) {
+				t.Errorf("%s, row %d offers other parameters than the tool has: %s", name, i, offered)
+			}
+		}
 	}
 }
 
