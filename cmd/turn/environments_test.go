@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"example.com/turn/protocol"
+	"example.com/turn/servers/environments"
+)
+
+// An outcome is what became of a task of a run.
+type outcome struct {
+	Reward float64
+	Masked bool
+	Kind   string // of what went wrong, "" when nothing did
+}
+
+// outcomesOf reads a rollouts file: the outcomes, by task id.
+func outcomesOf(t *testing.T, file string) map[string]outcome {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes := map[string]outcome{}
+	for line := range strings.Lines(string(text)) {
+		var row struct {
+			ID     protocol.TaskID `json:"_ng_task_id"`
+			Reward float64         `json:"reward"`
+			Masked bool            `json:"mask_sample"`
+			Kind   string          `json:"failure_kind"`
+		}
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			t.Fatal(err)
+		}
+		outcomes[row.ID.TaskID] = outcome{Reward: row.Reward, Masked: row.Masked, Kind: row.Kind}
+	}
+	return outcomes
+}
+
+// meanReward is the mean that the metrics of a run give.
+func meanReward(t *testing.T, file string) float64 {
+	t.Helper()
+	var metrics []struct {
+		Key map[string]float64 `json:"key_metrics"`
+	}
+	text, err := os.ReadFile(strings.TrimSuffix(file, ".jsonl") + "_aggregate_metrics.json")
+	if err == nil {
+		err = json.Unmarshal(text, &metrics)
+	}
+	if err != nil || len(metrics) != 1 {
+		t.Fatalf("metrics %s: %v", text, err)
+	}
+	return metrics[0].Key["mean/reward"]
+}
+
+// runs runs the program in this process and returns its rollouts file.
+func runs(t *testing.T, dataset string, flags ...string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "r.jsonl")
+	stderr := newStderr()
+	args := append([]string{"run", filepath.Join("../../testdata", dataset), "-o", out}, flags...)
+	if status := (program{Args: args, Stdin: strings.NewReader(""), Stdout: stderr, Stderr: stderr}).main(); status != 0 {
+		t.Fatalf("exit status %d:\n%s", status, stderr.text.String())
+	}
+	return out
+}
+
+// A restartable resources server loses its sessions at any moment, as one does whose
+// process dies and is started anew at the same address.
+type restartable struct {
+	t       *testing.T
+	name    string
+	current atomic.Pointer[environments.Environment]
+}
+
+func newRestartable(t *testing.T, name string) *restartable {
+	r := &restartable{t: t, name: name}
+	r.restart()
+	return r
+}
+
+func (r *restartable) restart() {
+	environment, err := environments.Open(r.name, environments.Config{})
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	r.t.Cleanup(func() { _ = environment.Close(context.Background()) })
+	r.current.Store(environment)
+}
+
+func (r *restartable) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	r.current.Load().Resources.ServeHTTP(w, request)
+}
+
+// A resources server that is restarted in mid-run has lost the sessions of the
+// episodes under way. Their samples say so and are masked: a 0 would blame the model.
+// The rest of the run does not notice.
+func TestARestartedResourcesServerMasksWhatItHeld(t *testing.T) {
+	const underWay = 5
+	resources := newRestartable(t, "weather")
+	agent := resources.current.Load().Agent
+	var turns atomic.Int64
+	restarted := make(chan struct{})
+	var once sync.Once
+	gate := http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if strings.HasSuffix(request.URL.Path, "/v1/responses") {
+			if turns.Add(1) == underWay {
+				once.Do(func() { resources.restart(); close(restarted) })
+			}
+			<-restarted
+		}
+		agent.ServeHTTP(w, request)
+	})
+	resourcesURL, agentURL := serving(t, resources), serving(t, gate)
+
+	out := runs(t, "weather.jsonl", "--resources", resourcesURL, "--agent", agentURL,
+		"--tool-transport", "direct_http", "--concurrency", fmt.Sprint(underWay))
+	var lost, scored, sum float64
+	for id, o := range outcomesOf(t, out) {
+		switch {
+		case o.Masked && o.Kind == "session_lost":
+			lost++
+		case !o.Masked && o.Kind == "":
+			scored++
+			sum += o.Reward
+		default:
+			t.Errorf("%s came to %+v", id, o)
+		}
+	}
+	if lost != underWay || scored != 20-underWay {
+		t.Errorf("%v were masked and %v scored, want %d and the others", lost, scored, underWay)
+	}
+	if got := meanReward(t, out); got != sum/scored {
+		t.Errorf("the mean is %v, want %v, of those that were scored", got, sum/scored)
+	}
+	if open := resources.current.Load().Resources.Open() + agent.Open(); open != 0 {
+		t.Errorf("%d sessions are left open", open)
+	}
+}
+
+// serving serves a handler on loopback and returns its address.
+func serving(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
