@@ -11,10 +11,19 @@
 //
 // A turn asks the model, calls the tools that the model asked for, gives it
 // their outputs and asks again, until the model has said all it has to say or
-// [Config.MaxRounds] is reached. A tool is a POST to the resources server with
-// the session's cookies (section 2 of the protocol); whatever it answers is the
-// tool's output, refusals included, since a model can learn from them. Only when
-// no answer comes at all, or the model itself fails, does the turn fail.
+// [Config.MaxRounds] is reached.
+//
+// The session's tool accesses (section 2 of the protocol) say where tools are. A
+// call goes to the first of them, in the order of the seed, that has the tool. A
+// direct HTTP access, of which there is at most one, has any: a tool is a POST to
+// the resources server with the session's cookies. An MCP access has those that
+// its server lists, which the model is offered beside those of the create params.
+// Its session is opened in the first turn, and closed with the agent session.
+//
+// Whatever comes back is the tool's output, refusals included, since a model can
+// learn from them. Only when no answer comes at all, when a required MCP access
+// cannot be opened, or the model itself fails, does the turn fail. Nothing is sent
+// twice.
 //
 // The reply is one Responses object with everything that the turn added to the
 // conversation.

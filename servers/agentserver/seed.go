@@ -20,7 +20,7 @@ import (
 // A session is what an agent seed opens. Its fields are guarded by the session's
 // lock.
 type session struct {
-	tools *toolAccess // nil: the session has no tools
+	tools accesses
 	turns int
 	seen  observations
 
@@ -75,7 +75,7 @@ func seedRefusal(id string, err error) error {
 type askedSession struct {
 	id      string
 	binding sessions.Binding
-	tools   *toolAccess
+	tools   accesses
 }
 
 func readSeed(body []byte) (askedSession, error) {
@@ -94,10 +94,9 @@ func readSeed(body []byte) (askedSession, error) {
 	return asked, fields.Err()
 }
 
-// readAccesses takes the direct HTTP access out of tool_accesses, nil when there
-// is none.
-func readAccesses(body *requests.Fields) *toolAccess {
-	var direct *toolAccess
+// readAccesses reads tool_accesses, without those that this agent cannot use.
+func readAccesses(body *requests.Fields) accesses {
+	var read accesses
 	names := map[string]bool{}
 	for _, fields := range body.List("tool_accesses") {
 		name := fields.NonEmpty("name")
@@ -108,45 +107,72 @@ func readAccesses(body *requests.Fields) *toolAccess {
 			fields.Fault("name", "value_error", "tool access names must be unique within an agent session")
 		}
 		names[name] = true
-		access := readAccess(fields)
-		if access != nil && direct != nil {
-			fields.Fault("kind", "value_error", "this agent supports at most one direct HTTP tool access per session")
-		}
-		if access != nil {
-			direct = access
-		}
+		read.add(fields, name)
 	}
-	return direct
+	return read
 }
 
-// readAccess reads one entry of tool_accesses; nil when it is not one that this
-// agent can use.
-func readAccess(fields *requests.Fields) *toolAccess {
+// add reads one entry of tool_accesses.
+func (a *accesses) add(fields *requests.Fields, name string) {
 	required := fields.Bool("required")
 	switch kind := fields.Text("kind"); protocol.ToolTransport(kind) {
 	case protocol.DirectHTTP:
-		fields.Only("kind", "name", "required", "base_url", "cookies", "headers")
-		return readDirectHTTP(fields)
+		a.addDirect(fields)
 	case protocol.MCP:
-		if required {
-			fields.Fault("kind", "value_error", "this agent does not support required MCP tool access")
-		}
+		a.addMCP(fields, name, required)
 	default:
 		if kind != "" {
 			fields.Fault("kind", "union_tag_invalid", "this agent knows the tool access kinds direct_http and mcp")
 		}
 	}
-	return nil
 }
 
-func readDirectHTTP(fields *requests.Fields) *toolAccess {
-	access := &toolAccess{baseURL: fields.Text("base_url")}
+func (a *accesses) addDirect(fields *requests.Fields) {
+	fields.Only("kind", "name", "required", "base_url", "cookies", "headers")
+	access := readDirectHTTP(fields)
+	if a.direct != nil {
+		fields.Fault("kind", "value_error", "this agent supports at most one direct HTTP tool access per session")
+	}
+	a.direct = access
+	a.inOrder = append(a.inOrder, access)
+}
+
+func readDirectHTTP(fields *requests.Fields) *directAccess {
+	access := &directAccess{baseURL: fields.Text("base_url")}
 	if access.baseURL != "" && !isHTTP(access.baseURL) {
 		fields.Fault("base_url", "url_parsing", "Input should be a valid http or https URL")
 	}
 	access.jar = cookies.NewJar(nil)
 	access.jar.MergePlain(readPairs(fields, "cookies", cookies.Parse))
 	access.headers = readPairs(fields, "headers", protocol.ParsePairs)
+	return access
+}
+
+func (a *accesses) addMCP(fields *requests.Fields, name string, required bool) {
+	fields.Only("kind", "name", "required", "connection")
+	connection := fields.Object("connection")
+	transport := connection.Text("transport")
+	if transport != "" && transport != streamableHTTP {
+		if required {
+			connection.Fault("transport", "literal_error", "this agent knows the MCP transport streamable_http")
+		}
+		return // another transport has fields of its own
+	}
+	access := readMCP(connection, name, required)
+	a.mcp = append(a.mcp, access)
+	a.inOrder = append(a.inOrder, access)
+}
+
+// streamableHTTP is the MCP transport that this agent knows.
+const streamableHTTP = "streamable_http"
+
+func readMCP(connection *requests.Fields, name string, required bool) *mcpAccess {
+	connection.Only("transport", "url", "headers")
+	access := &mcpAccess{name: name, required: required, url: connection.Text("url")}
+	if access.url != "" && !isHTTP(access.url) {
+		connection.Fault("url", "url_parsing", "Input should be a valid http or https URL")
+	}
+	access.headers = readPairs(connection, "headers", protocol.ParsePairs)
 	return access
 }
 
@@ -198,8 +224,9 @@ func (s *Server) close(w http.ResponseWriter, r *http.Request) (rawjson.Body, er
 }
 
 // release ends a session. Its turn, if there was one, has ended.
-func (s *Server) release(_ context.Context, id string, held *session) (receipt, error) {
+func (s *Server) release(ctx context.Context, id string, held *session) (receipt, error) {
 	held.interrupt() // a session that closed without a turn has its context still
+	held.tools.close(ctx)
 	return held.receipt(id, s.config.Name), nil
 }
 
@@ -212,11 +239,11 @@ func (s *session) receipt(id, source string) receipt {
 }
 
 // appendCookies appends the resources cookies as the tools left them. A session
-// without tools has nothing to say about them, which is null: an empty object
-// would tell some drivers to forget theirs.
+// without direct access to the resources server has nothing to say about them,
+// which is null: an empty object would tell some drivers to forget theirs.
 func (s *session) appendCookies(dst []byte) []byte {
-	if s.tools == nil {
+	if s.tools.direct == nil {
 		return append(dst, "null"...)
 	}
-	return protocol.AppendPairs(dst, s.tools.jar.Plain())
+	return protocol.AppendPairs(dst, s.tools.direct.jar.Plain())
 }

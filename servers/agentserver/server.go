@@ -38,7 +38,8 @@ type Config struct {
 	// DefaultMaxRounds.
 	MaxRounds int
 	// MaxOutputBytes is the longest tool output that is passed on; the model is
-	// told of a longer one instead. 0: DefaultMaxOutputBytes.
+	// told of a longer one instead. An MCP reply may be twice as long and a
+	// mebibyte more, whatever is in it. 0: DefaultMaxOutputBytes.
 	MaxOutputBytes int64
 	// MaxRequestBytes is the longest request body that is read; a longer one is
 	// refused with 413. 0: DefaultMaxRequestBytes.
@@ -46,11 +47,11 @@ type Config struct {
 	// CloseRetryWindow is how long a closed id and its receipt are remembered. It
 	// should cover the time that callers go on trying. 0: 300 s.
 	CloseRetryWindow time.Duration
-	// Transport carries the tool calls. Nil: a pool of the server's own, closed
+	// Transport carries the tool calls, those of MCP included. Nil: a pool of the server's own, closed
 	// by Close.
 	Transport http.RoundTripper
-	// Logger gets the turns that failed and were answered with 500 or more. The
-	// zero value discards.
+	// Logger gets the turns that failed and were answered with 500 or more, and
+	// the optional MCP accesses that could not be opened. The zero value discards.
 	Logger zerolog.Logger
 	// Clock tells the time. Nil: time.Now.
 	Clock func() time.Time

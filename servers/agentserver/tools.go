@@ -2,35 +2,104 @@ package agentserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 
 	"example.com/turn/failures"
-	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/requests"
 )
 
-// A toolAccess is how a session reaches its tools: a POST to the resources
-// server itself (section 2).
-type toolAccess struct {
-	baseURL string
-	headers []protocol.Pair
-	jar     *cookies.Jar // the session's copy of the resources cookies
+// An access is a way for a session to reach tools (section 2).
+type access interface {
+	// has reports whether a call of that tool belongs here.
+	has(name string) bool
+	// call calls a tool that it has. The error is of a call that got no answer,
+	// which is nothing that the model could learn from.
+	call(ctx context.Context, s *Server, call functionCall) (toolOutput, error)
 }
 
-// newClient is a client that follows no redirect: it would carry the session's
-// cookies to wherever it is told, and turn a POST into a GET.
-func newClient(transport http.RoundTripper) *http.Client {
-	return &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// accesses are those of one session.
+type accesses struct {
+	inOrder []access      // as the seed has them
+	direct  *directAccess // the one among them; nil when there is none
+	mcp     []*mcpAccess  // those among them
+}
+
+// to is the access that a call of the tool goes to: the first that has it. It is
+// nil when none does.
+func (a accesses) to(name string) access {
+	for _, access := range a.inOrder {
+		if access.has(name) {
+			return access
+		}
 	}
+	return nil
+}
+
+// open opens the MCP accesses, which is what tells the session's tools. One that
+// is not required is done without when it cannot be opened.
+func (a accesses) open(ctx context.Context, s *Server) error {
+	for _, access := range a.mcp {
+		err := access.open(ctx, s)
+		switch {
+		case err == nil:
+		case access.required || ctx.Err() != nil:
+			return requests.RefuseAs(http.StatusBadGateway, failures.AgentRequestFailed,
+				"the MCP access %s could not be opened: %w", access.name, err)
+		default:
+			s.config.Logger.Warn().Str("access", access.name).Err(err).Msg("an MCP access that is not required was left out")
+		}
+	}
+	return nil
+}
+
+// close gives the MCP sessions up.
+func (a accesses) close(ctx context.Context) {
+	for _, access := range a.mcp {
+		access.close(ctx)
+	}
+}
+
+// offered are the create params of a turn with the tools that MCP servers list
+// added to theirs. A tool that they name already stays as they have it; tools
+// that are no list are left for the model to refuse.
+func (a accesses) offered(params rawjson.Object) rawjson.Object {
+	value, _ := params.Get("tools")
+	if len(value) > 0 && !rawjson.IsNull(value) && !rawjson.IsArray(value) {
+		return params
+	}
+	var tools [][]byte
+	if rawjson.IsArray(value) {
+		tools = rawjson.Elements(value)
+	}
+	named := namesOf(tools)
+	before := len(tools)
+	for _, access := range a.mcp {
+		for _, tool := range access.tools {
+			if !named[tool.name] {
+				named[tool.name] = true
+				tools = append(tools, tool.definition)
+			}
+		}
+	}
+	if len(tools) == before {
+		return params
+	}
+	return with(params, "tools", array(tools))
+}
+
+func namesOf(tools [][]byte) map[string]bool {
+	names := map[string]bool{}
+	for _, element := range tools {
+		if tool, err := rawjson.ParseObject(element); err == nil {
+			names[tool.Text("name")] = true
+		}
+	}
+	return names
 }
 
 // call calls a tool and returns the function_call_output for the conversation.
@@ -60,73 +129,39 @@ func refused(problem, format string, args ...any) toolOutput {
 	return toolOutput{text: string(w.End().Bytes()), problem: problem}
 }
 
+func noSuchTool(call functionCall) toolOutput {
+	return refused("no_such_tool", "There is no tool of the name %q", call.name)
+}
+
+func tooLong(call functionCall, limit int64) toolOutput {
+	return refused("output_too_long", "The output of tool %s is longer than %d bytes", call.name, limit)
+}
+
 func (t *turn) outputOf(ctx context.Context, call functionCall) (toolOutput, error) {
+	access := t.session.tools.to(call.name)
 	switch {
 	case !isToolName(call.name):
-		return refused("no_such_tool", "There is no tool of the name %q", call.name), nil
+		return noSuchTool(call), nil
 	case !rawjson.Valid([]byte(call.arguments)):
 		return refused("invalid_arguments", "Invalid tool call arguments: %v", rawjson.Check([]byte(call.arguments))), nil
-	case t.session.tools == nil:
+	case len(t.session.tools.inOrder) == 0:
 		return toolOutput{}, requests.RefuseAs(http.StatusUnprocessableEntity, failures.AgentRunError,
-			"the model called tool %s, but this agent session was given no direct HTTP tool access", call.name)
+			"the model called tool %s, but this agent session was given no tool access", call.name)
+	case access == nil:
+		return noSuchTool(call), nil
 	}
-	return t.post(ctx, call)
+	return access.call(ctx, t.server, call)
 }
 
-// isToolName reports whether a model may have that name called. It is a path on
-// the resources server: one that is no plain name could leave the base URL, and
-// the server's own routes would let a model score or close its own session.
+// reserved are the resources server's own routes: as tools they would let a model
+// score or close its own session.
+var reserved = []string{
+	protocol.PathSeedSession, protocol.PathVerify, protocol.PathCloseSession, protocol.PathAggregateMetrics, "/mcp",
+}
+
+// isToolName reports whether a model may have that name called, by whatever
+// access. It may become a path on the resources server: one that is no plain name
+// could leave the base URL.
 func isToolName(name string) bool {
-	switch "/" + name {
-	case protocol.PathSeedSession, protocol.PathVerify, protocol.PathCloseSession, protocol.PathAggregateMetrics, "/mcp":
-		return false
-	}
-	return protocol.CheckName(strings.TrimLeft(name, "_")) == nil
-}
-
-func (t *turn) post(ctx context.Context, call functionCall) (toolOutput, error) {
-	tools := t.session.tools
-	address := strings.TrimRight(tools.baseURL, "/") + "/" + call.name
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(call.arguments))
-	if err != nil {
-		return toolOutput{}, unanswered(call, err)
-	}
-	for _, header := range tools.headers {
-		request.Header.Set(header.Name, header.Value)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if header := tools.jar.Header(); header != "" {
-		request.Header.Set("Cookie", header)
-	}
-	response, err := t.server.client.Do(request)
-	if err != nil {
-		return toolOutput{}, unanswered(call, err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	tools.jar.MergeReply(response.Header, t.server.config.Clock())
-	return t.readOutput(call, response)
-}
-
-func (t *turn) readOutput(call functionCall, response *http.Response) (toolOutput, error) {
-	limit := t.server.config.MaxOutputBytes
-	text, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
-	switch {
-	case err != nil:
-		return toolOutput{}, unanswered(call, err)
-	case int64(len(text)) > limit:
-		return refused("output_too_long", "The output of tool %s is longer than %d bytes", call.name, limit), nil
-	case response.StatusCode >= http.StatusBadRequest:
-		return toolOutput{text: string(text), problem: fmt.Sprintf("http_%d", response.StatusCode)}, nil
-	}
-	return toolOutput{text: string(text)}, nil
-}
-
-// unanswered is the refusal of a turn whose tool call got no whole answer. It
-// does not repeat the URL, which may hold what is nobody's business.
-func unanswered(call functionCall, err error) error {
-	var inURL *url.Error
-	if errors.As(err, &inURL) {
-		err = inURL.Err
-	}
-	return requests.RefuseAs(http.StatusBadGateway, failures.AgentRequestFailed, "tool %s did not answer: %w", call.name, err)
+	return !slices.Contains(reserved, "/"+name) && protocol.CheckName(strings.TrimLeft(name, "_")) == nil
 }

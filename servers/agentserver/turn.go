@@ -114,6 +114,10 @@ func (s *Server) run(ctx context.Context, held *session, params rawjson.Object, 
 // loop is the harness. It returns the turn's Responses object, and how the
 // invocation ended.
 func (t *turn) loop(ctx context.Context) (answer rawjson.Body, status string, err error) {
+	if err := t.session.tools.open(ctx, t.server); err != nil {
+		return nil, "failed", err
+	}
+	t.params = t.session.tools.offered(t.params)
 	for round := 1; ; round++ {
 		reply, err := t.ask(ctx)
 		if err != nil {

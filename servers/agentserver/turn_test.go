@@ -225,7 +225,7 @@ func TestAToolCallWithoutAccessFailsTheTurn(t *testing.T) {
 	b := newBench(t, agentserver.Config{})
 	b.model.replies = []string{calls("look", `{}`)}
 	b.want("the turn", b.post("/v1/responses", b.seed("a", ""), `{"input":"hi"}`), 422,
-		`{"detail":"the model called tool look, but this agent session was given no direct HTTP tool access","failure_kind":"agent_run_error"}`)
+		`{"detail":"the model called tool look, but this agent session was given no tool access","failure_kind":"agent_run_error"}`)
 }
 
 func TestATurnIsBounded(t *testing.T) {
