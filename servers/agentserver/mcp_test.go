@@ -289,6 +289,39 @@ func TestACallGoesToTheFirstAccessThatHasTheTool(t *testing.T) {
 	}
 }
 
+// A server that is mounted at "/mcp" by Starlette answers with the way to "/mcp/".
+func TestAnMCPServerMaySendARequestOnToItself(t *testing.T) {
+	box := newMCPBox(t, &mcp.StreamableHTTPOptions{Stateless: true}, nil)
+	box.add("look", noArguments, telling("a view"))
+	box.interfere = func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/mcp" {
+			http.Redirect(w, r, "/mcp/?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
+		}
+	}
+	b := newBench(t, agentserver.Config{})
+	b.model.replies = []string{calls("look", `{"at":"<x>"}`), says("done")}
+	got := b.post("/v1/responses", b.seed("a", box.access("m", true)), `{"input":[]}`)
+	if texts := strings.Join(outputTexts(t, got.Body), " "); texts != "a view" {
+		t.Errorf("got %s from %+v", texts, got)
+	}
+	for _, request := range box.seen() {
+		if request.Token != token {
+			t.Errorf("a request came without its token: %+v", request)
+		}
+	}
+	if n := box.sent("tools/call"); n != 2 { // once to each path
+		t.Errorf("the call was sent %d times", n)
+	}
+	box.interfere = func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/mcp?"+r.URL.RawQuery, http.StatusPermanentRedirect)
+	}
+	before := len(box.seen())
+	got = b.post("/v1/responses", b.seed("b", box.access("m", true)), `{"input":[]}`)
+	if sent := len(box.seen()) - before; got.Status != http.StatusBadGateway || sent != 4 {
+		t.Errorf("a server that sends on in a circle was sent %d requests: %+v", sent, got)
+	}
+}
+
 func TestAnMCPAccessThatCannotBeOpened(t *testing.T) {
 	elsewhere := newMCPBox(t, nil, nil)
 	gone := httptest.NewServer(http.NotFoundHandler())

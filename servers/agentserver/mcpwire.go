@@ -31,7 +31,7 @@ var (
 //
 // Towards the pool it is an http.RoundTripper: it adds the access's headers,
 // bounds the replies, and makes an error of every status that is not a success,
-// so that no redirect is followed and one refused call does not end the session.
+// so that one refused call does not end the session.
 // Towards the client it is an mcp.Transport that keeps the last answer as it
 // came: the client decodes schemas and structured content, which loses the order
 // of their members and the digits of large numbers. It is used by one call at a
@@ -245,7 +245,7 @@ func (w *mcpWire) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, release := w.within(request.Context())
 	request = request.Clone(ctx)
 	last := w.dress(request.Header)
-	response, err := w.transport.RoundTrip(request)
+	response, err := w.follow(request)
 	if err != nil {
 		release()
 		return nil, err
@@ -259,6 +259,44 @@ func (w *mcpWire) RoundTrip(request *http.Request) (*http.Response, error) {
 		return buffered(response)
 	}
 	return response, nil
+}
+
+// maxRedirects is how often a request is sent on, as in section 4 of the protocol.
+const maxRedirects = 3
+
+// follow sends a request, and sends it on where its own server says so: one that
+// is mounted at "/mcp" by Starlette wants "/mcp/". No other redirect is followed:
+// the headers would go with it.
+func (w *mcpWire) follow(request *http.Request) (*http.Response, error) {
+	for redirects := 0; ; redirects++ {
+		response, err := w.transport.RoundTrip(request)
+		if err != nil {
+			return nil, err
+		}
+		target := ownRedirect(request.URL, response)
+		if target == nil || redirects == maxRedirects || request.GetBody == nil {
+			return response, nil
+		}
+		_ = response.Body.Close()
+		request = request.Clone(request.Context())
+		request.URL = target
+		if request.Body, err = request.GetBody(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ownRedirect is where a reply sends its request on to on the same server; nil when
+// it does not.
+func ownRedirect(from *url.URL, response *http.Response) *url.URL {
+	if response.StatusCode != http.StatusTemporaryRedirect && response.StatusCode != http.StatusPermanentRedirect {
+		return nil
+	}
+	target, err := response.Location()
+	if err != nil || target.Scheme != from.Scheme || target.Host != from.Host {
+		return nil
+	}
+	return target
 }
 
 // within is a context that ends with the wire's life as well.

@@ -21,6 +21,7 @@ const (
 	DefaultMaxRounds       = 50
 	DefaultMaxRequestBytes = 1 << 30
 	DefaultMaxOutputBytes  = 64 << 20
+	DefaultLifetime        = 24 * time.Hour
 )
 
 // cookieName is the cookie by which a turn finds its session.
@@ -47,8 +48,12 @@ type Config struct {
 	// CloseRetryWindow is how long a closed id and its receipt are remembered. It
 	// should cover the time that callers go on trying. 0: 300 s.
 	CloseRetryWindow time.Duration
-	// Transport carries the tool calls, those of MCP included. Nil: a pool of the server's own, closed
-	// by Close.
+	// Lifetime is how long after its seed a session ends though nobody closes it:
+	// its caller may have died. It cuts a turn that is under way. 0:
+	// DefaultLifetime.
+	Lifetime time.Duration
+	// Transport carries the tool calls, those of MCP included. Nil: a pool of the
+	// server's own, closed by Close.
 	Transport http.RoundTripper
 	// Logger gets the turns that failed and were answered with 500 or more, and
 	// the optional MCP accesses that could not be opened. The zero value discards.
@@ -71,6 +76,7 @@ func (c Config) Validate() error {
 		{"MaxOutputBytes", c.MaxOutputBytes},
 		{"MaxRequestBytes", c.MaxRequestBytes},
 		{"CloseRetryWindow", int64(c.CloseRetryWindow)},
+		{"Lifetime", int64(c.Lifetime)},
 	} {
 		if limit.value < 0 {
 			errs = append(errs, fmt.Errorf("%s is negative", limit.name))
@@ -91,6 +97,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxRequestBytes == 0 {
 		c.MaxRequestBytes = DefaultMaxRequestBytes
+	}
+	if c.Lifetime == 0 {
+		c.Lifetime = DefaultLifetime
 	}
 	if c.Transport == nil {
 		c.Transport = pool.New()
@@ -122,6 +131,7 @@ func New(config Config) (*Server, error) {
 	s.sessions = sessions.NewTable(sessions.Config[*session, receipt]{
 		Window:    s.config.CloseRetryWindow,
 		Clock:     s.config.Clock,
+		Lifetime:  s.config.Lifetime,
 		Release:   s.release,
 		Interrupt: (*session).interrupt,
 	})

@@ -1,10 +1,12 @@
 package agentserver_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,6 +138,33 @@ func TestACloseOfAnUnknownIDFencesIt(t *testing.T) {
 
 const agentserverWindow = 300 * time.Second
 
+// The session of a driver that has died ends by itself, with the turn that runs.
+func TestASessionEndsByItself(t *testing.T) {
+	b := newBench(t, agentserver.Config{})
+	cookie := b.seed("a", "")
+	running := make(chan struct{})
+	b.model.respond = func(ctx context.Context) (json.RawMessage, error) {
+		close(running)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	var got reply
+	var turn sync.WaitGroup
+	turn.Go(func() { got = b.post("/v1/responses", cookie, `{"input":"hi"}`) })
+	<-running
+	b.pass(agentserver.DefaultLifetime)
+	b.want("a late seed", b.post("/v1/agent_sessions", "", seedBody("a", episode0, "")), 409, `{"detail":"agent session a is closed"}`)
+	turn.Wait()
+	b.want("the turn", got, 409, `{"detail":"agent session a is not open"}`)
+	closed := b.post("/v1/agent_sessions/close", "", closeBody("a", episode0))
+	if closed.Status != http.StatusOK || !strings.Contains(closed.Body, `"kind":"agent_invocation"`) {
+		t.Errorf("the close got %+v, want what was observed", closed)
+	}
+	if n := b.server.Open(); n != 0 {
+		t.Errorf("%d sessions are open", n)
+	}
+}
+
 func TestACloseForAnotherEpisodeIsRefused(t *testing.T) {
 	b := newBench(t, agentserver.Config{})
 	cookie := b.seed("a", "")
@@ -170,8 +199,8 @@ func TestARepeatedCloseReplaysTheReceipt(t *testing.T) {
 		t.Fatalf("the turn got %+v", got)
 	}
 	const receipt = `{"agent_session_id":"a","agent_observations":{"source":"tester","records":[` +
-		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_0","tool_name":"look","started_at":1800000005,"completed_at":1800000007,"duration_ms":2000,"timing_source":"executor","status":"completed"},` +
-		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_1","tool_name":"look","started_at":1800000008,"completed_at":1800000010,"duration_ms":2000,"timing_source":"executor","status":"failed","error_type":"http_418"},` +
+		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_0","tool_name":"look","started_at":1800000006,"completed_at":1800000008,"duration_ms":2000,"timing_source":"executor","status":"completed"},` +
+		`{"kind":"tool_call","invocation_id":"root","tool_call_id":"call_1","tool_name":"look","started_at":1800000009,"completed_at":1800000011,"duration_ms":2000,"timing_source":"executor","status":"failed","error_type":"http_418"},` +
 		`{"kind":"agent_invocation","invocation_id":"root","status":"completed","duration_ms":8000}],"gaps":[]},` +
 		`"resources_cookies":{"res":"needs, quotes","new":"1"}}`
 	b.want("the close", b.post("/v1/agent_sessions/close", cookie, closeBody("a", episode0)), 200, receipt)
@@ -181,8 +210,8 @@ func TestARepeatedCloseReplaysTheReceipt(t *testing.T) {
 }
 
 func TestTheConfigIsCheckedAsAWhole(t *testing.T) {
-	_, err := agentserver.New(agentserver.Config{MaxRounds: -1, MaxOutputBytes: -1, MaxRequestBytes: -1, CloseRetryWindow: -1})
-	want := "agent server: there is no model\nMaxRounds is negative\nMaxOutputBytes is negative\nMaxRequestBytes is negative\nCloseRetryWindow is negative"
+	_, err := agentserver.New(agentserver.Config{MaxRounds: -1, MaxOutputBytes: -1, MaxRequestBytes: -1, CloseRetryWindow: -1, Lifetime: -1})
+	want := "agent server: there is no model\nMaxRounds is negative\nMaxOutputBytes is negative\nMaxRequestBytes is negative\nCloseRetryWindow is negative\nLifetime is negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want\n%s", err, want)
 	}

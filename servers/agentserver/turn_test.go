@@ -274,7 +274,7 @@ func TestAResponseIsWholeWhenTheModelsIsNot(t *testing.T) {
 	}
 	delete(response, "id")
 	want := map[string]any{
-		"output": []any{}, "usage": nil, "created_at": 1_800_000_005.0, "model": "asked-for", "object": "response", "parallel_tool_calls": true,
+		"output": []any{}, "usage": nil, "created_at": 1_800_000_006.0, "model": "asked-for", "object": "response", "parallel_tool_calls": true,
 		"tool_choice": "auto", "tools": []any{map[string]any{"type": "function", "name": "look"}}, "status": "completed",
 	}
 	if diff := cmp.Diff(want, response); diff != "" {

@@ -132,6 +132,46 @@ func TestAnExpiryCutsTheCallThatIsUnderWay(t *testing.T) {
 	})
 }
 
+// Whoever asks for a session whose time is over does not wait for the sweep to cut
+// the call that is under way.
+func TestTheNextRequestCutsTheCallOfAnExpiredSession(t *testing.T) {
+	for name, request := range map[string]func(t *testing.T, table *table) error{
+		"a use": func(t *testing.T, table *table) error {
+			return table.Use(t.Context(), "a", func(context.Context, string) error { return nil })
+		},
+		"a seed": func(t *testing.T, table *table) error {
+			return table.Seed(t.Context(), "a", bound, built("second"))
+		},
+		"a close": func(t *testing.T, table *table) error {
+			_, err := table.Close(t.Context(), "a", by(mine))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := sessions.NewTable(config{Lifetime: time.Minute, SweepEvery: 24 * time.Hour})
+				seed(t, table, "a", "state")
+				var callErr error
+				go func() {
+					callErr = table.Use(t.Context(), "a", func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
+				}()
+				synctest.Wait()
+				time.Sleep(time.Minute)
+				began := time.Now()
+				err := request(t, table)
+				synctest.Wait()
+				wantError(t, "the call", callErr, sessions.ErrExpired)
+				if waited := time.Since(began); waited != 0 {
+					t.Errorf("the request waited for %v and got %v", waited, err)
+				}
+				if err := table.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestAnExpiredSessionWhoseReleaseFailsIsReleasedLater(t *testing.T) {
 	for name, limits := range map[string]config{
 		"by its end":  {Lifetime: time.Minute},

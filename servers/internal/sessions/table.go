@@ -137,7 +137,7 @@ func (t *Table[S, R]) Len() int {
 // is bound before build has returned without an error, and nothing when a close
 // was asked for meanwhile: what was built is released again.
 func (t *Table[S, R]) Seed(ctx context.Context, id string, binding Binding, build func(context.Context) (Opening[S], error)) error {
-	unlock, err := t.locks.Lock(ctx, id)
+	unlock, err := t.lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -152,6 +152,17 @@ func (t *Table[S, R]) Seed(ctx context.Context, id string, binding Binding, buil
 		return err
 	}
 	return t.bind(id, fresh, opening)
+}
+
+// lock waits for the id's lock. A session whose time is over is closed first: who
+// waits for its lock would wait for a call that is to be cut.
+func (t *Table[S, R]) lock(ctx context.Context, id string) (unlock func(), err error) {
+	t.mu.Lock()
+	if held, there := t.sessions.get(id); there {
+		t.expire(id, held)
+	}
+	t.mu.Unlock()
+	return t.locks.Lock(ctx, id)
 }
 
 // begin notes that a session is being built, so that a close can find it. It
@@ -232,7 +243,7 @@ func (t *Table[S, R]) abandon(id string, fresh *session[S, R]) {
 // or ErrGone when the session is not open, or its close has been noted. The call's
 // context ends, with that cause, when the session expires.
 func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.Context, state S) error) error {
-	unlock, err := t.locks.Lock(ctx, id)
+	unlock, err := t.lock(ctx, id)
 	if err != nil {
 		return err
 	}
