@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
+
 	"example.com/turn/protocol"
 	"example.com/turn/servers/environments"
 )
@@ -73,6 +75,74 @@ func runs(t *testing.T, dataset string, flags ...string) string {
 		t.Fatalf("exit status %d:\n%s", status, stderr.text.String())
 	}
 	return out
+}
+
+// datasets have tasks of every outcome, one for each environment.
+var datasets = map[string]string{"weather": "weather-outage.jsonl"}
+
+// A counted resources server knows how often it was called over MCP.
+type counted struct {
+	http.Handler
+	overMCP, others atomic.Int64
+}
+
+func (c *counted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, "/mcp") {
+		c.overMCP.Add(1)
+	} else {
+		c.others.Add(1)
+	}
+	c.Handler.ServeHTTP(w, r)
+}
+
+// Whole episodes of every environment, with tasks that are solved, that are not, and
+// that are masked: the same over either transport.
+func TestEveryEnvironmentRunsOverEveryTransport(t *testing.T) {
+	for _, name := range environments.Names() {
+		t.Run(name, func(t *testing.T) {
+			environment, err := environments.Open(name, environments.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = environment.Close(context.Background()) })
+			resources := &counted{Handler: environment.Resources}
+			resourcesURL, agentURL := serving(t, resources), serving(t, environment.Agent)
+			run := func(transports string) map[string]outcome {
+				out := runs(t, datasets[name], "--resources", resourcesURL, "--agent", agentURL, "--tool-transport", transports)
+				return outcomesOf(t, out)
+			}
+			direct := run("direct_http")
+			if n := resources.overMCP.Load(); n != 0 {
+				t.Errorf("%d calls came over MCP in the run without it", n)
+			}
+			before := resources.others.Load()
+			overMCP := run("mcp")
+			if diff := gocmp.Diff(direct, overMCP); diff != "" {
+				t.Errorf("outcomes (-direct +mcp):\n%s", diff)
+			}
+			seedsVerifiesAndCloses := int64(3*len(direct) + 1) // and the metrics
+			if n := resources.others.Load() - before; resources.overMCP.Load() == 0 || n != seedsVerifiesAndCloses {
+				t.Errorf("over MCP came %d calls, and %d others, want %d", resources.overMCP.Load(), n, seedsVerifiesAndCloses)
+			}
+			var solved, unsolved, masked int
+			for _, o := range direct {
+				switch {
+				case o.Masked:
+					masked++
+				case o.Reward >= 1:
+					solved++
+				default:
+					unsolved++
+				}
+			}
+			if solved == 0 || unsolved == 0 || masked == 0 {
+				t.Errorf("%d tasks are solved, %d unsolved, %d masked, want some of each", solved, unsolved, masked)
+			}
+			if open := environment.Resources.Open() + environment.Agent.Open(); open != 0 {
+				t.Errorf("%d sessions are left open", open)
+			}
+		})
+	}
 }
 
 // A restartable resources server loses its sessions at any moment, as one does whose
