@@ -9,7 +9,10 @@ type demoCommand struct {
 	Environment     string `arg:"" help:"Name of the embedded environment: weather."`
 	ResourcesListen string `help:"Address of the resources server." default:"127.0.0.1:9001" placeholder:"ADDR"`
 	AgentListen     string `help:"Address of the agent server." default:"127.0.0.1:9002" placeholder:"ADDR"`
+	modelFlags
 }
+
+const demoHint = "turn demo --help"
 
 func (demoCommand) Help() string {
 	return `Example, with an environment server for them in another terminal:
@@ -20,13 +23,20 @@ func (demoCommand) Help() string {
 
 func (c *demoCommand) run(ctx context.Context, p program) error {
 	logger := newLogger(p.Stderr, p.Stderr)
-	e, err := serveEmbedded(c.Environment, c.ResourcesListen, c.AgentListen, logger)
+	if err := c.modelFlags.check(demoHint); err != nil {
+		return err
+	}
+	model, err := c.modelFlags.open(demoHint, logger)
+	if err != nil {
+		return err
+	}
+	e, err := serveEmbedded(c.Environment, c.ResourcesListen, c.AgentListen, model, logger)
 	if err != nil {
 		return err
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	logger.Info().Str("environment", e.environment.Name).
+	c.modelFlags.log(logger.Info().Str("environment", e.environment.Name)).
 		Str("resources", e.resourcesURL()).Str("resources_name", e.environment.ResourcesName).
 		Str("agent", e.agentURL()).Str("agent_name", e.environment.AgentName).
 		Any("tool_transports", e.environment.ToolTransports).

@@ -12,12 +12,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/turn/internal/httpserve"
+	"example.com/turn/servers/agentserver"
 	"example.com/turn/servers/environments"
 )
 
 // embedded is an embedded task environment that is being served.
 type embedded struct {
 	environment       *environments.Environment
+	model             *agentserver.OpenAI // that its agent asks; nil: the environment's script
 	resources, agent  *http.Server
 	resourcesListener net.Listener
 	agentListener     net.Listener
@@ -25,14 +27,20 @@ type embedded struct {
 	broken            chan error // what ended a server that was not closed
 }
 
-// serveEmbedded serves an environment on the two addresses.
-func serveEmbedded(name, resourcesAddress, agentAddress string, logger zerolog.Logger) (*embedded, error) {
-	environment, err := environments.Open(name, environments.Config{Logger: logger})
+// serveEmbedded serves an environment on the two addresses. Its agent asks the given
+// model, which is closed with it, or when that is nil its script.
+func serveEmbedded(name, resourcesAddress, agentAddress string, model *agentserver.OpenAI, logger zerolog.Logger) (*embedded, error) {
+	config := environments.Config{Logger: logger}
+	if model != nil {
+		config.Model = model
+	}
+	environment, err := environments.Open(name, config)
 	if err != nil {
 		return nil, usage("", "%w", err)
 	}
 	e := &embedded{
 		environment: environment,
+		model:       model,
 		resources:   httpserve.New(environment.Resources, logger),
 		agent:       httpserve.New(environment.Agent, logger),
 		broken:      make(chan error, 2),
@@ -73,5 +81,9 @@ func (e *embedded) close() error {
 		}
 	}
 	e.serving.Wait() // one that had not begun to serve yet closes its listener itself
-	return errors.Join(append(errs, e.environment.Close(ctx))...)
+	errs = append(errs, e.environment.Close(ctx))
+	if e.model != nil {
+		e.model.Close()
+	}
+	return errors.Join(errs...)
 }

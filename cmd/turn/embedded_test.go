@@ -130,7 +130,7 @@ func TestEmbeddedServersEndWithTheDemo(t *testing.T) {
 // servers would otherwise hold both for as long as the process lives.
 func TestClosingEmbeddedServersLeavesNothing(t *testing.T) {
 	leavesNothing(t)
-	e, err := serveEmbedded("weather", "127.0.0.1:0", "127.0.0.1:0", zerolog.Nop())
+	e, err := serveEmbedded("weather", "127.0.0.1:0", "127.0.0.1:0", nil, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestClosingEmbeddedServersLeavesNothing(t *testing.T) {
 func TestEmbeddedServersEndBeforeTheyBegin(t *testing.T) {
 	leavesNothing(t)
 	for range 100 {
-		e, err := serveEmbedded("weather", "127.0.0.1:0", "127.0.0.1:0", zerolog.Nop())
+		e, err := serveEmbedded("weather", "127.0.0.1:0", "127.0.0.1:0", nil, zerolog.Nop())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestEmbeddedServersListenBothOrNeither(t *testing.T) {
 	}
 	_ = free.Close()
 	defer func() { _ = taken.Close() }()
-	if _, err := serveEmbedded("weather", free.Addr().String(), taken.Addr().String(), zerolog.Nop()); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := serveEmbedded("weather", free.Addr().String(), taken.Addr().String(), nil, zerolog.Nop()); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v, want that the address is in use", err)
 	}
 	wantClosed(t, "http://"+free.Addr().String())

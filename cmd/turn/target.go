@@ -90,7 +90,11 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 	}
 	release := func() {}
 	if c.Embedded != "" {
-		e, err := serveEmbedded(c.Embedded, "127.0.0.1:0", "127.0.0.1:0", logger)
+		model, err := c.modelFlags.open(runHint, logger)
+		if err != nil {
+			return nil, err
+		}
+		e, err := serveEmbedded(c.Embedded, "127.0.0.1:0", "127.0.0.1:0", model, logger)
 		if err != nil {
 			return nil, err
 		}
@@ -121,12 +125,17 @@ func (c *runCommand) drive(e *embedded) {
 
 // checkTarget reports flags that name no target, or more than one.
 func (c *runCommand) checkTarget() error {
+	if err := c.modelFlags.check(runHint); err != nil {
+		return err
+	}
 	servers := c.Resources != "" || c.Agent != ""
 	switch {
 	case c.Embedded != "" && (servers || len(c.Environment) > 0):
 		return usage(runHint, "--embedded brings servers of its own: leave out --resources, --agent and --environment")
 	case len(c.Environment) > 0 && servers:
 		return usage(runHint, "--environment has servers of its own: leave out --resources and --agent")
+	case c.ModelURL != "" && c.Embedded == "":
+		return usage(runHint, "--model-url is for the agent of an embedded environment: it needs --embedded")
 	case len(c.Environment) > 0:
 		return c.checkOthersLimits()
 	case c.Embedded == "" && (c.Resources == "" || c.Agent == ""):

@@ -145,6 +145,7 @@ func (c *runCommand) logStart(logger zerolog.Logger, plan plan, target *runTarge
 	if !plan.shard.IsWhole() {
 		event.Int("shard", plan.shard.Part).Int("shards", plan.shard.Of)
 	}
+	c.modelFlags.log(event)
 	if target.limits != nil {
 		logLimits(event, target.limits, c.protocolFlags, plan.policy).Msg("running")
 		return

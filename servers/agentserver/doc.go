@@ -28,6 +28,6 @@
 // The reply is one Responses object with everything that the turn added to the
 // conversation.
 //
-// [Scripted] is a model that follows a policy written in Go; a program may bring any
-// other.
+// [OpenAI] is a model behind any endpoint that speaks OpenAI's API, [Scripted] one
+// that follows a policy written in Go; a program may bring any other.
 package agentserver

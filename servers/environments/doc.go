@@ -1,7 +1,8 @@
 // Package environments has the task environments that are built in, one file
 // each. Each is a description of its task on the kits: what a task's data is,
 // which tools there are, what an answer is worth, and a scripted model that plays
-// it, so that a whole dataset runs on a machine that has nothing else.
+// it, so that a whole dataset runs on a machine that has nothing else. Another model
+// may take the script's place.
 //
 //	weather   the model is asked about the weather in a city and must look up that city
 //

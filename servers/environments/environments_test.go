@@ -1,11 +1,13 @@
 package environments_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/turn/protocol"
+	"example.com/turn/servers/agentserver"
 	"example.com/turn/servers/environments"
 )
 
@@ -24,6 +26,20 @@ func TestEveryEnvironmentOpens(t *testing.T) {
 		}
 		if err := protocol.CheckToolTransports(s.environment.ToolTransports); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnotherModelTakesTheScriptsPlace(t *testing.T) {
+	model := &agentserver.Scripted{Name: "other", Play: func(agentserver.Conversation) agentserver.Move {
+		return agentserver.Move{Say: "no idea"}
+	}}
+	for _, name := range environments.Names() {
+		s := openWith(t, name, environments.Config{Model: model})
+		_, s.agents = s.must(s.agent+"/v1/agent_sessions", "",
+			`{"agent_session_id":"a","episode_id":`+episode+`,"task_id":{"taskset":"s","task_id":"0"},"tool_accesses":[],"sandbox_access":null}`)
+		if answer, _ := s.must(s.agent+"/v1/responses", s.agents, `{"input":"How warm is it in Oslo?"}`); !strings.Contains(answer, `"text":"no idea"`) {
+			t.Errorf("%s: the answer is %s", name, answer)
 		}
 	}
 }

@@ -24,7 +24,12 @@ type stage struct {
 
 func open(t *testing.T, name string) *stage {
 	t.Helper()
-	environment, err := environments.Open(name, environments.Config{})
+	return openWith(t, name, environments.Config{})
+}
+
+func openWith(t *testing.T, name string, config environments.Config) *stage {
+	t.Helper()
+	environment, err := environments.Open(name, config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package requests
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	"example.com/turn/failures"
 )
@@ -16,6 +17,10 @@ type Refusal struct {
 	Kind   failures.Kind // "": none is named
 	Reason string        // what a person reads; "": the text of Err, else of the status
 	Err    error         // what lies under it; nil when nothing does
+
+	// RetryAfter is how long the caller is asked to wait, as a Retry-After header
+	// in whole seconds, rounded up; 0: it is not asked.
+	RetryAfter time.Duration
 }
 
 // Refuse makes a refusal that names no kind. The reason is formatted as by

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
@@ -112,6 +114,30 @@ func TestErrorsAreAnsweredWithWhatTheyAre(t *testing.T) {
 			router := &jsonapi.Router{Routes: map[string]jsonapi.Handler{"POST /x": test.handler}}
 			if diff := cmp.Diff(test.want, ask(t, router, "POST", "/x", "", "")); diff != "" {
 				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestARefusalSaysWhenToComeBack(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"not said", requests.Refuse(503, "no free GPU"), ""},
+		{"whole seconds", &requests.Refusal{Status: 503, RetryAfter: 7 * time.Second}, "7"},
+		{"not too early", &requests.Refusal{Status: 503, RetryAfter: 1001 * time.Millisecond}, "2"},
+		{"hours", fmt.Errorf("wrapped: %w", &requests.Refusal{Status: 503, RetryAfter: 1000 * time.Hour}), "3600000"},
+		{"the past", &requests.Refusal{Status: 503, RetryAfter: -time.Second}, ""},
+		{"another error", errors.New("broken"), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			router := &jsonapi.Router{Routes: map[string]jsonapi.Handler{"POST /x": fails(test.err)}}
+			answered := httptest.NewRecorder()
+			router.ServeHTTP(answered, httptest.NewRequestWithContext(t.Context(), "POST", "/x", nil))
+			if got := answered.Header().Get("Retry-After"); got != test.want {
+				t.Errorf("Retry-After is %q, want %q", got, test.want)
 			}
 		})
 	}

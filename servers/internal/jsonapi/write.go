@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -18,7 +19,14 @@ func write(w http.ResponseWriter, status int, body rawjson.Body) {
 	_, _ = body.WriteTo(w) // it fails when the caller has gone, and nobody is left to be told
 }
 
-func writeError(w http.ResponseWriter, err error) { write(w, statusOf(err), ErrorBody(err)) }
+func writeError(w http.ResponseWriter, err error) {
+	var refusal *requests.Refusal
+	if errors.As(err, &refusal) && refusal.RetryAfter > 0 {
+		seconds := math.Ceil(refusal.RetryAfter.Seconds())
+		w.Header().Set("Retry-After", strconv.FormatFloat(seconds, 'f', 0, 64))
+	}
+	write(w, statusOf(err), ErrorBody(err))
+}
 
 // ErrorBody is what an error is answered with.
 func ErrorBody(err error) rawjson.Body {
