@@ -6,7 +6,7 @@ import (
 )
 
 type demoCommand struct {
-	Environment     string `arg:"" help:"Name of the embedded environment: weather."`
+	Environment     string `arg:"" help:"Name of the embedded environment: ${environments}."`
 	ResourcesListen string `help:"Address of the resources server." default:"127.0.0.1:9001" placeholder:"ADDR"`
 	AgentListen     string `help:"Address of the agent server." default:"127.0.0.1:9002" placeholder:"ADDR"`
 	modelFlags

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"example.com/turn/internal/progress"
+	"example.com/turn/servers/environments"
 )
 
 func main() {
@@ -146,6 +147,7 @@ func (p program) parseWith(cli *commands, options ...kong.Option) (parsed *kong.
 		kong.Name("turn"),
 		kong.Description("Drive episodes of LLM reinforcement learning and evaluation.\n\nEach flag has an environment variable: TURN_ and its name, as TURN_CONCURRENCY. A flag goes before its variable, and that before the file of --config."),
 		kong.DefaultEnvars(variablePrefix),
+		kong.Vars{"environments": strings.Join(environments.Names(), ", ")},
 		kong.Writers(p.Stdout, p.Stderr),
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

@@ -22,7 +22,7 @@ type runCommand struct {
 	Output  string `short:"o" help:"Rollouts file to write (required); the others are named after it." placeholder:"OUT.jsonl"`
 	serverFlags
 	environmentFlags
-	Embedded string `help:"Run against an embedded environment instead of --resources and --agent: weather." placeholder:"NAME"`
+	Embedded string `help:"Run against an embedded environment instead of --resources and --agent: ${environments}." placeholder:"NAME"`
 	modelFlags
 	Concurrency         int           `help:"How many episodes are in flight." default:"64"`
 	Repeats             int           `help:"Rollouts of each row." default:"1"`
