@@ -1,6 +1,7 @@
 // Command turn drives episodes of LLM reinforcement learning and evaluation:
 // as an environment server (turn serve), as a job per dataset (turn run), and
-// against the embedded task environments (turn demo). See turn --help.
+// against the embedded task environments (turn demo). It checks anyone's resources
+// and agent servers against the session contract (turn check). See turn --help.
 package main
 
 import (
@@ -50,6 +51,7 @@ type commands struct {
 	Run       runCommand       `cmd:"" help:"Run a dataset and write what came out."`
 	Aggregate aggregateCommand `cmd:"" help:"Join the outputs of several runs, such as shards."`
 	Demo      demoCommand      `cmd:"" help:"Serve an embedded task environment: a resources and an agent server."`
+	Check     checkCommand     `cmd:"" help:"Check a live server against the session contract."`
 	Version   versionCommand   `cmd:"" help:"Print the version."`
 }
 
@@ -170,9 +172,18 @@ func (p program) parseWith(cli *commands, options ...kong.Option) (parsed *kong.
 // helpCommand is the command that prints help on what was being parsed.
 func helpCommand(parsed *kong.Context) string {
 	if parsed != nil && parsed.Selected() != nil {
-		return "turn " + parsed.Selected().Name + " --help"
+		return commandPath(parsed.Selected()) + " --help"
 	}
 	return "turn --help"
+}
+
+// commandPath is how a command is called: the program, the commands that it is below,
+// and its own name.
+func commandPath(node *kong.Node) string {
+	if node.Parent == nil {
+		return node.Name
+	}
+	return commandPath(node.Parent) + " " + node.Name
 }
 
 // formatHelp is a flag's help text with the default that its placeholder hides. Its

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 
+	"example.com/turn/protocol"
 	"example.com/turn/servers/requests"
 	"example.com/turn/servers/resourcesserver"
 )
@@ -110,4 +111,38 @@ func show(url, path, cookie, body string) (set string) {
 	text, _ := io.ReadAll(response.Body)
 	fmt.Println(response.StatusCode, string(text))
 	return strings.Split(response.Header.Get("Set-Cookie"), ";")[0]
+}
+
+// A server's own tests hold it to the session contract.
+func ExampleCheck() {
+	server, err := resourcesserver.New(resourcesserver.TaskEnvironment[struct{}]{
+		Name: "coin",
+		Verify: func(context.Context, struct{}, resourcesserver.Answer) (resourcesserver.Verdict, error) {
+			return resourcesserver.Verdict{Reward: 0.5}, nil
+		},
+	}, resourcesserver.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	listener := httptest.NewServer(server)
+	defer listener.Close()
+
+	report, err := resourcesserver.Check(context.Background(), resourcesserver.CheckConfig{
+		URL:      listener.URL,
+		TaskID:   protocol.TaskID{Taskset: "coins", TaskID: "1"},
+		TaskData: json.RawMessage(`{}`),
+		Verify:   json.RawMessage(`{"responses_create_params": {"input": "heads?"}, "response": {"output": []}}`),
+	})
+	fmt.Println(err)
+	fmt.Println(report.Err())
+	for _, rule := range report.Rules {
+		if rule.Name == "verify-after-close" {
+			fmt.Println(rule.Outcome, rule.Text)
+		}
+	}
+	// Output:
+	// <nil>
+	// <nil>
+	// passed A verify of a closed session gets 200, reward 0, mask_sample true, failure_kind session_lost or session_expired, and a failure_reason.
 }

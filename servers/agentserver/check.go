@@ -1,0 +1,166 @@
+package agentserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/servers/contract"
+	"example.com/turn/servers/internal/probe"
+)
+
+// CheckConfig says which agent server is checked, and with what. URL and TaskID
+// are required.
+type CheckConfig struct {
+	// URL is the server's base URL, such as http://127.0.0.1:9002.
+	URL string
+	// TaskID is the task that sessions are seeded for.
+	TaskID protocol.TaskID
+	// ToolAccesses and SandboxAccess are those of the seeds. Nil: [] and null.
+	ToolAccesses  json.RawMessage
+	SandboxAccess json.RawMessage
+	// Params are the responses_create_params of a turn, which the check has the
+	// agent make once. Nil: the rules about turns are skipped.
+	Params json.RawMessage
+
+	// CloseRetryWindow is how long the server remembers a closed id. 0: the rules
+	// about the window's end are skipped, since they wait for it.
+	CloseRetryWindow time.Duration
+	// Sleep waits until so much of the server's time has passed: a test may move
+	// the server's clock instead. Nil: a timer.
+	Sleep func(context.Context, time.Duration) error
+
+	// CleanupTimeout is how long the closes at the end of each rule may take. 0: 30 s.
+	CleanupTimeout time.Duration
+}
+
+// Validate reports everything that is wrong with the config.
+func (c CheckConfig) Validate() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := probe.CheckURL(c.URL); err != nil {
+		wrong("the server: %w", err)
+	}
+	if c.TaskID.Taskset == "" || c.TaskID.TaskID == "" {
+		wrong("the task id lacks a taskset or a task_id")
+	}
+	if c.ToolAccesses != nil && (!rawjson.Valid(c.ToolAccesses) || !rawjson.IsArray(c.ToolAccesses)) {
+		wrong("tool_accesses is no JSON array")
+	}
+	if c.SandboxAccess != nil && !rawjson.Valid(c.SandboxAccess) {
+		wrong("sandbox_access is no JSON")
+	}
+	if _, err := rawjson.ParseObject(c.Params); c.Params != nil && err != nil {
+		wrong("responses_create_params: %w", err)
+	}
+	if min(c.CloseRetryWindow, c.CleanupTimeout) < 0 {
+		wrong("a duration is negative")
+	}
+	return errors.Join(errs...)
+}
+
+// Check checks a live agent server against the session contract. The rules are in
+// package contract; the report says of each whether it is kept, and why not or why
+// that was not checked. The error is for a check that could not be made or not be
+// brought to its end: a config that is not valid, a server that gives no answer at
+// all, the end of ctx. The report then has the rules judged so far.
+//
+// No session is left open, also when ctx ends: each is closed at the end of the
+// rule that opened it, and the report names those that the server would not close.
+func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
+	if err := config.Validate(); err != nil {
+		return contract.Report{Server: config.URL}, fmt.Errorf("checking an agent server: %w", err)
+	}
+	if config.ToolAccesses == nil {
+		config.ToolAccesses = json.RawMessage("[]")
+	}
+	c := &check{config: config, Run: probe.Start(ctx, probe.Config{
+		URL:            config.URL,
+		CleanupTimeout: config.CleanupTimeout,
+		Sleep:          config.Sleep,
+		Protocol: probe.Protocol{
+			SeedPath:  protocol.PathAgentSessions,
+			ClosePath: protocol.PathCloseAgent,
+			IDName:    "agent_session_id",
+			NewID:     protocol.NewAgentSessionID,
+		},
+	})}
+	for _, rule := range c.rules() {
+		c.Judge(rule)
+	}
+	c.JudgeWindow(probe.Window{
+		Length: config.CloseRetryWindow,
+		Needs:  needs(c.session, c.givesWindow),
+		Seed:   c.sendSeed,
+	})
+	return c.End()
+}
+
+// A check is one check of one server.
+type check struct {
+	*probe.Run
+	config CheckConfig
+
+	refused bool // the first seed was: no session can be opened
+	cookie  bool // seeds set one
+}
+
+// The rules in the order in which they are judged: what others need comes first.
+func (c *check) rules() []probe.Rule {
+	session := c.session
+	return []probe.Rule{
+		{Name: "seed", Text: "A seed is answered with 200, the id that it sent, and a cookie.", Judge: c.seed},
+		{Name: "responses", Text: "A turn with the session's cookie is answered with 200 and an object whose output is an array.", Needs: needs(session, c.hasCookie, c.givesParams), Judge: c.responses},
+		{Name: "close", Text: "A close with the session's cookie is answered with 200 and the id.", Needs: needs(session), Judge: c.closes},
+		{Name: "seed-repeated", Text: "The same seed again gets the same bytes.", Needs: needs(session), Judge: c.seedRepeated},
+		{Name: "seed-with-another-body", Text: "A seed of an open session's id with another body is refused with 409.", Needs: needs(session), Judge: c.seedWithAnotherBody},
+		{Name: "late-seed", Text: "A seed of a closed id is refused with 409.", Needs: needs(session), Judge: c.lateSeed},
+		{Name: "seed-with-two-tools-of-one-name", Text: "A seed with two tool accesses of one name is refused with 422.", Needs: needs(session), Judge: c.seedWithTwoTools},
+		{Name: "seed-with-unknown-required-tool", Text: "A seed with a required tool access of a kind that the agent does not know is refused with 422.", Needs: needs(session), Judge: c.seedWithUnknownTool},
+		{Name: "refused-seed-sets-no-cookie", Text: "A refused seed sets no cookie.", Needs: needs(session), Judge: c.refusedSeedSetsNoCookie},
+		{Name: "responses-without-session", Text: "A turn without a session's cookie is refused with 409.", Needs: needs(session, c.givesParams), Judge: c.responsesWithoutSession},
+		{Name: "responses-after-close", Text: "A turn of a closed session is refused with 409.", Needs: needs(session, c.hasCookie, c.givesParams), Judge: c.responsesAfterClose},
+		{Name: "close-by-id-alone", Text: "A close without the cookie ends the session that its id names.", Needs: needs(session), Judge: c.closeByIDAlone},
+		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the stored receipt, to the byte.", Needs: needs(session), Judge: c.closeRepeated},
+		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.closeUnknown},
+		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session), Judge: c.seedAfterUnknownClose},
+		{Name: "close-of-another-episode", Text: "A close that names another episode is refused with 409, and an open session stays as it is.", Needs: needs(session), Judge: c.closeOfAnotherEpisode},
+		{Name: "concurrent-closes", Text: "Closes of one session at the same time all get 200 and the same receipt.", Needs: needs(session), Judge: c.concurrentCloses},
+	}
+}
+
+func needs(all ...func() string) []func() string { return all }
+
+// What rules need. Each returns why it is lacking, "" when it is not.
+
+func (c *check) session() string {
+	if c.refused {
+		return "no session could be opened; see rule seed"
+	}
+	return ""
+}
+
+func (c *check) hasCookie() string {
+	if !c.cookie {
+		return "the seed sets no cookie; see rule seed"
+	}
+	return ""
+}
+
+func (c *check) givesParams() string {
+	if c.config.Params == nil {
+		return "no turn is given (responses_create_params in the file of --seed)"
+	}
+	return ""
+}
+
+func (c *check) givesWindow() string {
+	if c.config.CloseRetryWindow == 0 {
+		return "how long closed ids are remembered is not given (--close-window D)"
+	}
+	return ""
+}

@@ -1,0 +1,314 @@
+package agentserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/servers/internal/probe"
+)
+
+// An ask is what a seed says besides its id.
+type ask struct {
+	episode protocol.EpisodeID
+	task    protocol.TaskID
+	tools   json.RawMessage
+}
+
+func (c *check) ask(s *probe.Session) ask {
+	return ask{s.Episode, c.config.TaskID, c.config.ToolAccesses}
+}
+
+func (c *check) post(t *probe.Trial, s *probe.Session, asked ask) probe.Reply {
+	var w rawjson.ObjectWriter
+	w.Text("agent_session_id", s.ID)
+	w.Append("episode_id", asked.episode.AppendJSON)
+	w.Append("task_id", asked.task.AppendJSON)
+	w.Value("tool_accesses", asked.tools)
+	w.Value("sandbox_access", rawjson.OrNull(c.config.SandboxAccess))
+	return t.Seed(s, asked.episode, w.End().Bytes())
+}
+
+// sendSeed sends the session's seed, as a repetition would be sent too.
+func (c *check) sendSeed(t *probe.Trial, s *probe.Session) probe.Reply {
+	return c.post(t, s, c.ask(s))
+}
+
+// open opens a session for a rule.
+func (c *check) open(t *probe.Trial) (*probe.Session, error) {
+	s := t.NewSession()
+	if reply := c.sendSeed(t, s); !reply.OK() {
+		return nil, fmt.Errorf("a session to check it with could not be opened: %s", reply)
+	}
+	return s, nil
+}
+
+// closed opens a session and closes it again, with its cookie.
+func (c *check) closed(t *probe.Trial) (*probe.Session, error) {
+	s, err := c.open(t)
+	if err != nil {
+		return nil, err
+	}
+	return s, c.shut(t, s)
+}
+
+// shut closes a session with its cookie for a rule that is about something else.
+func (c *check) shut(t *probe.Trial, s *probe.Session) error {
+	if reply := t.Close(s); !reply.OK() {
+		return c.Blame("close", fmt.Errorf("a session to check it with could not be closed: %s", reply))
+	}
+	return nil
+}
+
+func (c *check) respond(t *probe.Trial, s *probe.Session, cookie string) probe.Reply {
+	return t.Post(probe.Call{Path: protocol.ResponsesPath(s.Episode.CaptureKey(), false), Cookie: cookie, Body: c.config.Params})
+}
+
+// seed is the first rule: what it finds out decides which others can be judged.
+func (c *check) seed(t *probe.Trial) error {
+	s := t.NewSession()
+	reply := c.sendSeed(t, s)
+	_, err := reply.Object()
+	c.refused, c.cookie = !reply.OK() || err != nil, s.Cookie() != ""
+	if err := reply.Want("the seed", 200); err != nil {
+		return err
+	}
+	err = echoes(reply, s)
+	if !c.cookie {
+		err = errors.Join(err, errors.New("the reply sets no cookie"))
+	}
+	return err
+}
+
+// echoes is nil when a reply gives the session's id back.
+func echoes(reply probe.Reply, s *probe.Session) error {
+	object, err := reply.Object()
+	if err != nil {
+		return fmt.Errorf("the reply is no JSON object: %w", err)
+	}
+	if problem := protocol.CheckEcho(object, "agent_session_id", s.ID); problem != "" {
+		return fmt.Errorf("the reply is not the contract's: %s", problem)
+	}
+	return nil
+}
+
+func (c *check) responses(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	reply := c.respond(t, s, s.Cookie())
+	if err := reply.Want("the turn", 200); err != nil {
+		return err
+	}
+	object, err := reply.Object()
+	if err != nil {
+		return fmt.Errorf("the reply is no JSON object: %w", err)
+	}
+	if output, _ := object.Get("output"); !rawjson.IsArray(output) {
+		return fmt.Errorf("the reply's output is no array but %s", rawjson.Describe(output))
+	}
+	return nil
+}
+
+func (c *check) closes(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	reply := t.Close(s)
+	if err := reply.Want("the close", 200); err != nil {
+		return err
+	}
+	return echoes(reply, s)
+}
+
+func (c *check) seedRepeated(t *probe.Trial) error {
+	s := t.NewSession()
+	first := c.sendSeed(t, s)
+	if !first.OK() {
+		return fmt.Errorf("a session to check it with could not be opened: %s", first)
+	}
+	again := c.sendSeed(t, s)
+	if err := again.Want("the repeated seed", 200); err != nil {
+		return err
+	}
+	if !first.Same(again) {
+		return errors.New("the repeated seed got another reply than the first")
+	}
+	return nil
+}
+
+// otherBodies are seeds of a session that are not the one it was opened with.
+func (c *check) otherBodies(s *probe.Session) []ask {
+	task, episode := c.ask(s), c.ask(s)
+	task.task.TaskID += "-another"
+	episode.episode = s.OtherEpisode()
+	return []ask{task, episode}
+}
+
+func (c *check) seedWithAnotherBody(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	what := []string{"the seed for another task", "the seed for another episode"}
+	for i, asked := range c.otherBodies(s) {
+		if err := c.post(t, s, asked).Want(what[i], 409); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *check) lateSeed(t *probe.Trial) error {
+	s, err := c.closed(t)
+	if err != nil {
+		return err
+	}
+	return c.sendSeed(t, s).Want("the seed of a closed id", 409)
+}
+
+// Tool accesses that no agent can serve. They are not required where that is not
+// what is wrong with them.
+const (
+	twoOfOneName = `[{"kind":"direct_http","name":"check.direct_http","required":false,"base_url":"http://127.0.0.1:9/","cookies":{},"headers":{}},` +
+		`{"kind":"direct_http","name":"check.direct_http","required":false,"base_url":"http://127.0.0.1:9/","cookies":{},"headers":{}}]`
+	unknownRequired = `[{"kind":"turn_check_unknown","name":"check.unknown","required":true}]`
+)
+
+// seedWith sends the seed of a fresh id with tool accesses of its own.
+func (c *check) seedWith(t *probe.Trial, tools string) probe.Reply {
+	s := t.NewSession()
+	asked := c.ask(s)
+	asked.tools = json.RawMessage(tools)
+	return c.post(t, s, asked)
+}
+
+func (c *check) seedWithTwoTools(t *probe.Trial) error {
+	return c.seedWith(t, twoOfOneName).Want("the seed with two tool accesses of one name", 422)
+}
+
+func (c *check) seedWithUnknownTool(t *probe.Trial) error {
+	return c.seedWith(t, unknownRequired).Want("the seed with a required tool access of an unknown kind", 422)
+}
+
+func (c *check) refusedSeedSetsNoCookie(t *probe.Trial) error {
+	replies := []probe.Reply{c.seedWith(t, twoOfOneName), c.seedWith(t, unknownRequired)}
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	for _, asked := range c.otherBodies(s) {
+		replies = append(replies, c.post(t, s, asked))
+	}
+	if t.Close(s).OK() {
+		replies = append(replies, c.sendSeed(t, s))
+	}
+	for _, reply := range replies {
+		if reply.Status >= 400 && reply.SetsCookie() {
+			return fmt.Errorf("a seed that was refused with %s sets a cookie", reply)
+		}
+	}
+	return nil
+}
+
+func (c *check) responsesWithoutSession(t *probe.Trial) error {
+	return c.respond(t, t.NewSession(), "").Want("the turn without a cookie", 409)
+}
+
+func (c *check) responsesAfterClose(t *probe.Trial) error {
+	s, err := c.closed(t)
+	if err != nil {
+		return err
+	}
+	return c.respond(t, s, s.Cookie()).Want("the turn of a closed session", 409)
+}
+
+// closeByIDAlone tells by a late seed whether the session has ended: to ask for a
+// turn would set a model to work where it has not.
+func (c *check) closeByIDAlone(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	if err := t.CloseAlone(s).Want("the close without a cookie", 200); err != nil {
+		return err
+	}
+	if late := c.sendSeed(t, s); late.OK() {
+		return c.Blame("late-seed", fmt.Errorf("the session is held still: its seed got %s", late))
+	}
+	return nil
+}
+
+// closeRepeated repeats the close of a session that has had a turn, where one is
+// given: then there is something in the receipt.
+func (c *check) closeRepeated(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	if c.hasCookie() == "" && c.givesParams() == "" {
+		c.respond(t, s, s.Cookie()) // rule responses judges it
+	}
+	first := t.Close(s)
+	if !first.OK() {
+		return c.Blame("close", fmt.Errorf("the first close got %s", first))
+	}
+	second := t.Close(s)
+	if err := second.Want("the repeated close", 200); err != nil {
+		return err
+	}
+	if !first.Same(second) {
+		return errors.New("the repeated close got another receipt than the first")
+	}
+	return nil
+}
+
+func (c *check) closeUnknown(t *probe.Trial) error {
+	return t.Close(t.NewSession()).Want("the close", 200)
+}
+
+func (c *check) seedAfterUnknownClose(t *probe.Trial) error {
+	s := t.NewSession()
+	if reply := t.Close(s); !reply.OK() {
+		return c.Blame("close-unknown", fmt.Errorf("the close got %s", reply))
+	}
+	return c.sendSeed(t, s).Want("the seed that comes after it", 409)
+}
+
+func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	if err := t.CloseFor(s, s.OtherEpisode()).Want("the close of an open session for another episode", 409); err != nil {
+		return err
+	}
+	if again := c.sendSeed(t, s); !again.OK() {
+		return c.Blame("seed-repeated", fmt.Errorf("after the refused close the session is gone: its seed got %s", again))
+	}
+	if err := c.shut(t, s); err != nil {
+		return err
+	}
+	return t.CloseFor(s, s.OtherEpisode()).Want("the close of a closed session for another episode", 409)
+}
+
+func (c *check) concurrentCloses(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	replies := t.CloseAtOnce(s)
+	for _, reply := range replies {
+		if err := reply.Want("one of the closes", 200); err != nil {
+			return c.Blame("close-repeated", c.Blame("close", err))
+		}
+		if !reply.Same(replies[0]) {
+			return c.Blame("close-repeated", errors.New("the closes got different receipts"))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,478 @@
+package resourcesserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/failures"
+	"example.com/turn/protocol"
+	"example.com/turn/servers/contract"
+	"example.com/turn/servers/resourcesserver"
+)
+
+// checkOf is a check of a toy with all that it can be told.
+func checkOf(y *toy) resourcesserver.CheckConfig {
+	return resourcesserver.CheckConfig{
+		URL:              y.url,
+		TaskID:           protocol.TaskID{Taskset: "toys", TaskID: "1"},
+		TaskData:         json.RawMessage(`{"owner":"Ann"}`),
+		Verify:           json.RawMessage(verifyBody),
+		Tool:             "add",
+		ToolArguments:    json.RawMessage(`{}`),
+		CloseRetryWindow: toyWindow,
+		IdleTimeout:      toyIdle,
+		Lifetime:         toyLifetime,
+		Sleep:            y.sleep,
+		Releases:         y.releases,
+		FailRelease:      y.failNextRelease,
+	}
+}
+
+func namesOf(rules []contract.Rule) []string {
+	names := []string{}
+	for _, rule := range rules {
+		names = append(names, rule.Name)
+	}
+	return names
+}
+
+func skippedIn(report contract.Report) map[string]string {
+	skipped := map[string]string{}
+	for _, rule := range report.Rules {
+		if rule.Outcome == contract.Skipped {
+			skipped[rule.Name] = rule.Why
+		}
+	}
+	return skipped
+}
+
+func TestAServerThatKeepsTheContractPasses(t *testing.T) {
+	y := newToy(t, "")
+	report, err := resourcesserver.Check(t.Context(), checkOf(y))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(map[string]string{}, skippedIn(report)); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	if y.open() != 0 {
+		t.Errorf("%d sessions are open", y.open())
+	}
+}
+
+func TestABrokenServerFailsOnExactlyItsRule(t *testing.T) {
+	for broken, rule := range map[string]string{
+		"echoes another id":                                "seed",
+		"sets no cookie":                                   "seed",
+		"has no tools":                                     "tool",
+		"gives no reward":                                  "verify",
+		"changes its mind":                                 "verify-repeated",
+		"takes no close with a cookie":                     "close",
+		"refuses a repeated seed":                          "seed-repeated",
+		"resets a session that is seeded again":            "seed-repeated",
+		"takes a seed of another data":                     "seed-with-other-data",
+		"answers a seed of another data with 500":          "seed-with-other-data",
+		"takes a seed of another episode":                  "seed-of-another-episode",
+		"answers a seed of another episode with 500":       "seed-of-another-episode",
+		"takes a seed of another task":                     "seed-of-another-task",
+		"answers a seed of another task with 500":          "seed-of-another-task",
+		"answers bad task data with 500":                   "bad-task-data",
+		"binds an id whose seed it refuses":                "bad-task-data",
+		"sets the cookie before refusing":                  "refused-seed-sets-no-cookie",
+		"releases by the cookie only":                      "close-by-id-alone",
+		"refuses a close without the cookie":               "close-by-id-alone",
+		"answers a repeated close with 404":                "close-repeated",
+		"answers a repeated close otherwise":               "close-repeated",
+		"releases again for a repeated close":              "close-repeated",
+		"answers the close of an unknown id with 404":      "close-unknown",
+		"tells unknown ids from closed ones":               "closes-look-alike",
+		"takes a close for another episode":                "close-of-another-episode",
+		"takes a close of a closed id for another episode": "close-of-another-episode",
+		"lets a seed through after the close":              "late-seed",
+		"does not fence unknown ids":                       "seed-after-unknown-close",
+		"scores a lost session 0":                          "verify-after-close",
+		"answers the verify of a lost session with 404":    "verify-after-close",
+		"gives no reason for a lost session":               "verify-after-close",
+		"answers the tool of a lost session with 500":      "tool-after-close",
+		"names no kind for the tool of a lost session":     "tool-after-close",
+		"releases once for each concurrent closer":         "concurrent-closes",
+		"forgets the state when a release fails":           "failed-release",
+		"names no kind for a failed release":               "failed-release",
+		"forgets fences early":                             "window-holds",
+		"keeps fences for ever":                            "window-ends",
+		"renews the fence":                                 "repeated-close-does-not-renew",
+		"lives for ever":                                   "expiry",
+		"never gets idle":                                  "idle",
+		"expires a busy session":                           "busy-session-survives-idle",
+		"offers close as a tool":                           "reserved-routes-are-no-tools",
+		"answers an agent-run seed with a list":            "agent-run-seed",
+		"takes an agent-run seed in an episode's session":  "agent-run-seed",
+	} {
+		t.Run(broken, func(t *testing.T) {
+			t.Parallel()
+			y := newToy(t, broken)
+			report, err := resourcesserver.Check(t.Context(), checkOf(y))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{rule}, namesOf(report.Failed())); diff != "" {
+				t.Errorf("failed rules (-want +got):\n%s\n%v", diff, report.Err())
+			}
+			if len(report.Failed()) == 1 && (report.Failed()[0].Why == "" || len(report.Failed()[0].Exchanges) == 0) {
+				t.Errorf("the report does not say why: %+v", report.Failed()[0])
+			}
+			if text := wholeOf(t, report); strings.Contains(text, "secret-") || strings.Contains(text, "token-") {
+				t.Errorf("the report shows a cookie or a token:\n%s", text)
+			}
+			if y.open() != 0 || len(report.LeftOpen) > 0 {
+				t.Errorf("%d sessions are open, the report names %v", y.open(), report.LeftOpen)
+			}
+		})
+	}
+}
+
+// wholeOf is a report in both of its forms.
+func wholeOf(t *testing.T, report contract.Report) string {
+	t.Helper()
+	encoded, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := report.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	return string(encoded) + text.String()
+}
+
+// Whatever the request at which the check is ended, it leaves no session open.
+func TestAnInterruptedCheckLeavesNoSessionOpen(t *testing.T) {
+	y := newToy(t, "")
+	if _, err := resourcesserver.Check(t.Context(), checkOf(y)); err != nil {
+		t.Fatal(err)
+	}
+	requests := y.requests
+	for n := 1; n <= requests; n++ {
+		y := newToy(t, "")
+		ctx, cancel := context.WithCancel(t.Context())
+		y.atRequest = func(i int) {
+			if i == n {
+				cancel()
+			}
+		}
+		report, err := resourcesserver.Check(ctx, checkOf(y))
+		cancel()
+		if !errors.Is(err, context.Canceled) && n < requests-2 { // the last ones are closes at the end
+			t.Errorf("ended at request %d it says %v", n, err)
+		}
+		if err := report.Err(); err != nil {
+			t.Errorf("ended at request %d: %v", n, err)
+		}
+		if y.open() != 0 {
+			t.Errorf("ended at request %d it leaves %d sessions open", n, y.open())
+		}
+	}
+}
+
+// The kit's own server, with an environment that keeps state and a clock that moves.
+func TestTheKitKeepsTheContract(t *testing.T) {
+	var mu sync.Mutex
+	now := time.Unix(1_800_000_000, 0)
+	b := newBench(t, resourcesserver.Config{Clock: func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}})
+	report, err := resourcesserver.Check(t.Context(), resourcesserver.CheckConfig{
+		URL:              b.url,
+		TaskID:           protocol.TaskID{Taskset: "ledgers", TaskID: "0"},
+		TaskData:         json.RawMessage(annsData),
+		Verify:           json.RawMessage(verifyBody),
+		Tool:             "add",
+		ToolArguments:    json.RawMessage(`{"line":"x"}`),
+		CloseRetryWindow: 300 * time.Second,
+		Sleep: func(_ context.Context, d time.Duration) error {
+			mu.Lock()
+			defer mu.Unlock()
+			now = now.Add(d)
+			return nil
+		},
+		Releases: func() int {
+			b.book.mu.Lock()
+			defer b.book.mu.Unlock()
+			return len(b.book.released)
+		},
+	})
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"seed-repeated", "concurrent-closes", "window-ends", "repeated-close-does-not-renew", "verify-after-close"} {
+		if why, skipped := skippedIn(report)[name]; skipped {
+			t.Errorf("%s was skipped: %s", name, why)
+		}
+	}
+	b.wantOpen(0)
+}
+
+// Without a clock to move, the check waits for the end of the window.
+func TestACheckWaitsForTheWindow(t *testing.T) {
+	const window = 500 * time.Millisecond
+	b := newBench(t, resourcesserver.Config{CloseRetryWindow: window})
+	report, err := resourcesserver.Check(t.Context(), resourcesserver.CheckConfig{
+		URL:              b.url,
+		TaskID:           protocol.TaskID{Taskset: "ledgers", TaskID: "0"},
+		TaskData:         json.RawMessage(annsData),
+		CloseRetryWindow: window,
+	})
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+	if why, skipped := skippedIn(report)["window-ends"]; skipped {
+		t.Errorf("window-ends was skipped: %s", why)
+	}
+	b.wantOpen(0)
+}
+
+func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
+	y := newToy(t, "")
+	config := checkOf(y)
+	report, err := resourcesserver.Check(t.Context(), resourcesserver.CheckConfig{URL: y.url, TaskID: config.TaskID, TaskData: config.TaskData})
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Fatal(err)
+	}
+	const (
+		tool   = "no tool is given (--tool NAME:FILE)"
+		verify = "no verify body is given (--verify FILE)"
+		window = "how long closed ids are remembered is not given (--close-window D)"
+		idle   = "the idle timeout is not given (--idle-timeout D)"
+	)
+	want := map[string]string{
+		"tool": tool, "tool-after-close": tool,
+		"verify": verify, "verify-repeated": verify, "verify-after-close": verify, "agent-run-seed": verify,
+		"close-by-id-alone": tool + ", and " + verify,
+		"window-holds":      window, "window-ends": window, "repeated-close-does-not-renew": window,
+		"idle": idle, "busy-session-survives-idle": idle,
+		"expiry":         "the lifetime of a session is not given (--lifetime D)",
+		"failed-release": "no release failed during the check",
+	}
+	if diff := cmp.Diff(want, skippedIn(report)); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+// A server that keeps nothing passes when it says so.
+func TestAServerWithoutStateSkipsWhatNeedsIt(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var seed struct {
+			ID   string          `json:"resources_session_id"`
+			Task json.RawMessage `json:"task_id"`
+			Data map[string]any  `json:"task_data"`
+		}
+		err := json.Unmarshal(body, &seed)
+		switch {
+		case r.URL.Path == "/seed_session" && (err != nil || seed.Task == nil):
+			say(w, 422, `{"detail":"no"}`)
+		case r.URL.Path == "/seed_session":
+			http.SetCookie(w, &http.Cookie{Name: "session", Value: "the-same-for-all"})
+			say(w, 200, `{"resources_session_id":%q}`, seed.ID)
+		case r.URL.Path == "/verify":
+			say(w, 200, `{"reward":1}`)
+		default:
+			say(w, 200, `{"resources_session_id":%q}`, seed.ID)
+		}
+	}))
+	defer server.Close()
+	config := checkOf(&toy{url: server.URL})
+	config.Stateless, config.Releases, config.FailRelease = true, nil, nil
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"late-seed", "verify-after-close", "tool-after-close", "expiry", "idle", "window-ends"} {
+		if got := skippedIn(report)[name]; got != "the server keeps no state (--stateless)" {
+			t.Errorf("%s was skipped as %q", name, got)
+		}
+	}
+}
+
+// What a release that fails by itself shows is looked at, and the check goes on.
+func TestAReleaseThatFailsByItselfIsJudged(t *testing.T) {
+	for broken, want := range map[string][]string{"": {}, "forgets the state when a release fails": {"failed-release"}} {
+		t.Run(broken, func(t *testing.T) {
+			y := newToy(t, broken)
+			closes := 0
+			y.atClose = func() {
+				closes++
+				y.failRelease = closes == 5 // that of rule close
+			}
+			config := checkOf(y)
+			config.FailRelease, config.Releases = nil, nil
+			report, err := resourcesserver.Check(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, namesOf(report.Failed())); diff != "" {
+				t.Errorf("failed rules (-want +got):\n%s\n%v", diff, report.Err())
+			}
+			if why, skipped := skippedIn(report)["failed-release"]; skipped {
+				t.Errorf("the rule was skipped: %s", why)
+			}
+			for _, rule := range report.Failed() {
+				if len(rule.Exchanges) == 0 || rule.Exchanges[0].Status != 503 {
+					t.Errorf("the report does not show the close: %+v", rule.Exchanges)
+				}
+			}
+		})
+	}
+}
+
+// Sessions that the server will not close are named, so that somebody else can.
+func TestASessionThatCannotBeClosedIsNamed(t *testing.T) {
+	y := newToy(t, "closes nothing")
+	config := checkOf(y)
+	config.Lifetime, config.IdleTimeout = 0, 0 // or some would end by themselves
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, id := range report.LeftOpen {
+		if y.sessions[id] == nil {
+			t.Errorf("%s is not open", id)
+		}
+		delete(y.sessions, id)
+	}
+	if len(report.LeftOpen) == 0 || len(y.sessions) != 0 {
+		t.Errorf("the report names %d sessions, and lacks %d", len(report.LeftOpen), len(y.sessions))
+	}
+	if err := report.Err(); err == nil || !strings.Contains(err.Error(), report.LeftOpen[0]) {
+		t.Errorf("the error does not name them: %v", err)
+	}
+}
+
+// A release that fails at the end of a rule is tried again.
+func TestACloseAtTheEndOfARuleIsTriedAgain(t *testing.T) {
+	y := newToy(t, "")
+	y.atClose = func() { y.failRelease = y.requests%3 == 0 }
+	config := checkOf(y)
+	config.FailRelease = nil
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if y.open() != 0 || len(report.LeftOpen) > 0 {
+		t.Errorf("%d sessions are open, the report names %v", y.open(), report.LeftOpen)
+	}
+}
+
+func TestAServerThatTakesNoSeedFailsOnThat(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		why    string
+	}{
+		"it wants a key":  {func(w http.ResponseWriter, _ *http.Request) { say(w, 401, `{"detail":"who are you?"}`) }, "the seed got 401 Unauthorized, want 200"},
+		"it redirects":    {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }, "the seed got 302 Found, want 200"},
+		"it is not there": {func(w http.ResponseWriter, _ *http.Request) { say(w, 404, `nothing`) }, "the seed got 404 Not Found, want 200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(test.answer)
+			defer server.Close()
+			report, err := resourcesserver.Check(t.Context(), checkOf(&toy{url: server.URL}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			failed := report.Failed()
+			if len(failed) != 1 || failed[0].Name != "seed" || failed[0].Why != test.why {
+				t.Errorf("failed: %+v", failed)
+			}
+			for name, why := range skippedIn(report) {
+				if why != "no session could be opened; see rule seed" {
+					t.Errorf("%s was skipped as %q", name, why)
+				}
+			}
+			if report.Count(contract.Passed) != 0 || len(report.LeftOpen) != 0 {
+				t.Errorf("%d rules passed, the report names %v", report.Count(contract.Passed), report.LeftOpen)
+			}
+		})
+	}
+}
+
+// A page is no reply to a seed, and yet a success.
+func TestAServerThatAnswersHTMLFailsOnTheSeed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>hi</html>") }))
+	defer server.Close()
+	report, err := resourcesserver.Check(t.Context(), checkOf(&toy{url: server.URL}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := report.Failed(); len(failed) != 1 || !strings.HasPrefix(failed[0].Why, "the reply is no JSON object: ") {
+		t.Errorf("failed: %+v", failed)
+	}
+}
+
+func TestAServerThatGivesNoAnswerIsAnError(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	drops := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer drops.Close()
+	for _, url := range []string{gone.URL, drops.URL} {
+		config := checkOf(&toy{url: url})
+		config.CleanupTimeout = time.Second
+		report, err := resourcesserver.Check(t.Context(), config)
+		if want := "the server at " + url + " gives no answer: "; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s…", err, want)
+		}
+		if len(report.Rules) != 0 {
+			t.Errorf("rules were judged: %+v", report.Rules)
+		}
+	}
+}
+
+func TestAServerThatHangsIsLeftWhenTheContextEnds(t *testing.T) {
+	hanging := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hanging }))
+	defer server.Close()
+	defer close(hanging)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, &failures.Stop{Kind: failures.Cancelled, Reason: "enough"})
+	defer cancel()
+	config := checkOf(&toy{url: server.URL})
+	config.CleanupTimeout = 20 * time.Millisecond
+	report, err := resourcesserver.Check(ctx, config)
+	if want := "the check of " + server.URL + " was ended: enough"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if len(report.LeftOpen) != 1 || !strings.HasPrefix(report.LeftOpen[0], "resources-session-") {
+		t.Errorf("the report names %v, want the session whose close hung too", report.LeftOpen)
+	}
+}
+
+func TestACheckConfigIsValidatedWhole(t *testing.T) {
+	_, err := resourcesserver.Check(t.Context(), resourcesserver.CheckConfig{
+		URL: "http://u:hush@h:1", Verify: json.RawMessage(`[]`), Tool: "a b", Lifetime: -1,
+	})
+	want := "checking a resources server: the server: the URL must not hold a user name or password\n" +
+		"the task id lacks a taskset or a task_id\n" +
+		"task_data: not JSON: the text ends where a value should be at byte 0\n" +
+		"the verify body: want an object, got an array\n" +
+		"the arguments of the tool: not JSON: the text ends where a value should be at byte 0\n" +
+		`the tool's name "a b" must begin with a letter or digit and hold only letters, digits, '.', '_' and '-'` + "\n" +
+		"a duration is negative"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -1,0 +1,183 @@
+package resourcesserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/servers/internal/probe"
+)
+
+// seedFor is the body of a session's seed for an episode and a task.
+func (c *check) seedFor(s *probe.Session, episode protocol.EpisodeID, task protocol.TaskID, data json.RawMessage) []byte {
+	var w rawjson.ObjectWriter
+	w.Text("resources_session_id", s.ID)
+	w.Append("episode_id", episode.AppendJSON)
+	w.Append("task_id", task.AppendJSON)
+	w.Value("task_data", data)
+	return w.End().Bytes()
+}
+
+// sendSeed sends the session's seed, as a repetition would be sent too.
+func (c *check) sendSeed(t *probe.Trial, s *probe.Session) probe.Reply {
+	return t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.config.TaskID, c.config.TaskData))
+}
+
+// open opens a session for a rule.
+func (c *check) open(t *probe.Trial) (*probe.Session, error) {
+	s := t.NewSession()
+	if reply := c.sendSeed(t, s); !reply.OK() {
+		return nil, c.Blame("seed", fmt.Errorf("a session to check it with could not be opened: %s", reply))
+	}
+	return s, nil
+}
+
+// closed opens a session and closes it again, with its cookie.
+func (c *check) closed(t *probe.Trial) (*probe.Session, error) {
+	s, err := c.open(t)
+	if err != nil {
+		return nil, err
+	}
+	return s, c.shut(t, s)
+}
+
+// shut closes a session with its cookie for a rule that is about something else.
+func (c *check) shut(t *probe.Trial, s *probe.Session) error {
+	if reply := t.Close(s); !reply.OK() {
+		return c.Blame("close", fmt.Errorf("a session to check it with could not be closed: %s", reply))
+	}
+	return nil
+}
+
+func (c *check) callTool(t *probe.Trial, s *probe.Session) probe.Reply {
+	return t.Post(probe.Call{Path: "/" + c.config.Tool, Cookie: s.Cookie(), Body: c.config.ToolArguments})
+}
+
+func (c *check) sendVerify(t *probe.Trial, s *probe.Session) probe.Reply {
+	return t.Post(probe.Call{Path: protocol.PathVerify, Cookie: s.Cookie(), Body: c.config.Verify})
+}
+
+// A verdictSeen is what a verify reply says about an answer.
+type verdictSeen struct {
+	reward float64
+	mask   bool
+	kind   failures.Kind
+	reason string
+}
+
+// readVerdict reads a verify reply as a driver does (section 3 of the protocol).
+func readVerdict(reply probe.Reply) (verdictSeen, error) {
+	object, err := reply.Object()
+	if err != nil {
+		return verdictSeen{}, fmt.Errorf("the reply to the verify is no JSON object: %w", err)
+	}
+	var seen verdictSeen
+	value, there := object.Get("reward")
+	if !there {
+		return seen, errors.New("the reply to the verify lacks a reward")
+	}
+	if err := json.Unmarshal(value, &seen.reward); err != nil || rawjson.IsNull(value) || math.IsInf(seen.reward, 0) {
+		return seen, fmt.Errorf("the reward is no finite number but %s", rawjson.Describe(value))
+	}
+	if value := object.Present("mask_sample"); value != nil {
+		if err := json.Unmarshal(value, &seen.mask); err != nil {
+			return seen, fmt.Errorf("mask_sample is no boolean but %s", rawjson.Describe(value))
+		}
+	}
+	seen.kind, seen.reason = failures.Kind(object.Text("failure_kind")), object.Text("failure_reason")
+	return seen, nil
+}
+
+func (v verdictSeen) String() string {
+	text := fmt.Sprintf("reward %v", v.reward)
+	if v.mask {
+		text += ", masked"
+	}
+	if v.kind != "" {
+		text += ", " + string(v.kind)
+	}
+	return text
+}
+
+// same reports whether two verdicts score alike.
+func (v verdictSeen) same(other verdictSeen) bool {
+	return v.reward == other.reward && v.mask == other.mask
+}
+
+// A sign is what a session answers, as far as open and closed ones differ in it.
+type sign struct{ tool, verify string }
+
+// look asks a session for its sign. It calls the tool, and verifies.
+func (c *check) look(t *probe.Trial, s *probe.Session) sign {
+	var seen sign
+	if c.hasTool() == "" {
+		seen.tool = toolSign(c.callTool(t, s))
+	}
+	if c.hasVerify() == "" {
+		reply := c.sendVerify(t, s)
+		verdict, err := readVerdict(reply)
+		seen.verify = fmt.Sprintf("%d, readable %t, masked %t %s", reply.Status, err == nil, verdict.mask, verdict.kind)
+	}
+	return seen
+}
+
+func toolSign(reply probe.Reply) string {
+	if reply.OK() {
+		return "held"
+	}
+	return fmt.Sprintf("%d %s", reply.Status, reply.Kind())
+}
+
+var errCannotTell = probe.Skip("what the server answers does not tell an open session from a closed one")
+
+// learn finds out what open sessions answer, and what closed ones do, with a
+// session of its own. The error is a Skip when there is no difference.
+func (c *check) learn() error {
+	if !c.learned {
+		t := c.NewTrial()
+		defer t.End()
+		s, err := c.open(t)
+		if err != nil {
+			return err
+		}
+		live := c.look(t, s)
+		if err := c.shut(t, s); err != nil {
+			return err
+		}
+		c.live, c.lost, c.learned = live, c.look(t, s), true
+	}
+	if c.hasEither() != "" {
+		return probe.Skip(c.hasEither())
+	}
+	if c.live == c.lost {
+		return errCannotTell
+	}
+	return nil
+}
+
+// held is nil when a session is held. What cannot be told counts as held.
+func (c *check) held(t *probe.Trial, s *probe.Session) error {
+	if c.learn() != nil {
+		return nil
+	}
+	if got := c.look(t, s); got != c.live {
+		return fmt.Errorf("the session is gone: it answers as no open one does (%s)", got)
+	}
+	return nil
+}
+
+func (s sign) String() string {
+	var parts []string
+	if s.tool != "" {
+		parts = append(parts, "tool: "+s.tool)
+	}
+	if s.verify != "" {
+		parts = append(parts, "verify: "+s.verify)
+	}
+	return strings.Join(parts, ", ")
+}

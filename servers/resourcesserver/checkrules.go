@@ -1,0 +1,472 @@
+package resourcesserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
+	"example.com/turn/servers/internal/probe"
+)
+
+// seed is the first rule: what it finds out decides which others can be judged.
+func (c *check) seed(t *probe.Trial) error {
+	s := t.NewSession()
+	reply := c.sendSeed(t, s)
+	object, err := reply.Object()
+	c.refused, c.cookie = !reply.OK() || err != nil, s.Cookie() != ""
+	if err := reply.Want("the seed", 200); err != nil {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("the reply is no JSON object: %w", err)
+	}
+	var errs []error
+	if problem := protocol.CheckEcho(object, "resources_session_id", s.ID); problem != "" {
+		errs = append(errs, fmt.Errorf("the reply is not the contract's: %s", problem))
+	}
+	if !c.cookie {
+		errs = append(errs, errors.New("the reply sets no cookie"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *check) tool(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	reply := c.callTool(t, s)
+	c.toolWorks = reply.OK()
+	return reply.Want("the tool call", 200)
+}
+
+func (c *check) verify(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	reply := c.sendVerify(t, s)
+	c.verifies = reply.OK()
+	if err := reply.Want("the verify", 200); err != nil {
+		return err
+	}
+	c.verdict, err = readVerdict(reply)
+	if err == nil && c.verdict.mask {
+		return fmt.Errorf("the answer of an open session is masked: %s", c.verdict)
+	}
+	return err
+}
+
+func (c *check) verifyRepeated(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	first, second := c.sendVerify(t, s), c.sendVerify(t, s)
+	if err := second.Want("the repeated verify", 200); err != nil {
+		return err
+	}
+	before, err := readVerdict(first)
+	if err != nil {
+		return c.Blame("verify", err)
+	}
+	after, err := readVerdict(second)
+	if err != nil {
+		return err
+	}
+	if !before.same(after) {
+		return fmt.Errorf("the first verdict is %s, the second %s", before, after)
+	}
+	return nil
+}
+
+func (c *check) closes(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	return t.Close(s).Want("the close", 200)
+}
+
+func (c *check) seedRepeated(t *probe.Trial) error {
+	s := t.NewSession()
+	first := c.sendSeed(t, s)
+	if !first.OK() {
+		return fmt.Errorf("a session to check it with could not be opened: %s", first)
+	}
+	again := c.sendSeed(t, s)
+	if err := again.Want("the repeated seed", 200); err != nil {
+		return err
+	}
+	if !bytes.Equal(first.Body, again.Body) {
+		return errors.New("the repeated seed got another reply than the first")
+	}
+	if c.hasCookie() != "" || c.hasTool() != "" {
+		return nil
+	}
+	return c.stateSurvivesSeed(t)
+}
+
+// A trace is what a session that a tool was called in answers then.
+type trace struct {
+	first, second string
+	verdict       verdictSeen
+}
+
+// stateSurvivesSeed compares a session that is seeded again between two tool calls
+// with one that is not. Only a session that answers as a fresh one has lost its
+// state: tools and verifiers need not say the same thing twice.
+func (c *check) stateSurvivesSeed(t *probe.Trial) error {
+	plain, err := c.trace(t, func(*probe.Session) error { return nil })
+	if err != nil {
+		return err
+	}
+	seeded, err := c.trace(t, func(s *probe.Session) error {
+		return c.sendSeed(t, s).Want("the repeated seed", 200)
+	})
+	if err != nil {
+		return err
+	}
+	toolReset := seeded.second != plain.second && seeded.second == plain.first
+	verdictReset := !seeded.verdict.same(plain.verdict) && seeded.verdict.same(c.verdict)
+	if toolReset || verdictReset {
+		return errors.New("the session's state is lost: after a repeated seed it answers as a fresh one does")
+	}
+	return nil
+}
+
+func (c *check) trace(t *probe.Trial, between func(*probe.Session) error) (trace, error) {
+	var seen trace
+	s, err := c.open(t)
+	if err != nil {
+		return seen, err
+	}
+	seen.first = string(c.callTool(t, s).Body)
+	if err := between(s); err != nil {
+		return seen, err
+	}
+	reply := c.callTool(t, s)
+	if err := reply.Want("a tool call after it", 200); err != nil {
+		return seen, err
+	}
+	seen.second = string(reply.Body)
+	if c.hasVerify() == "" {
+		seen.verdict, _ = readVerdict(c.sendVerify(t, s)) // rule verify has its faults
+	}
+	return seen, nil
+}
+
+func (c *check) otherData() []byte {
+	object, err := rawjson.ParseObject(c.config.TaskData)
+	if err != nil { // Validate has looked
+		return []byte(`{}`)
+	}
+	var w rawjson.ObjectWriter
+	for _, member := range object {
+		w.Member(member)
+	}
+	w.Text("turn_check", "other data")
+	return w.End().Bytes()
+}
+
+func (c *check) otherTask() protocol.TaskID {
+	return protocol.TaskID{Taskset: c.config.TaskID.Taskset, TaskID: c.config.TaskID.TaskID + "-another"}
+}
+
+func (c *check) seedWithOtherData(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	return wantConflict(t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.config.TaskID, c.otherData())))
+}
+
+func (c *check) seedOfAnotherEpisode(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	other := s.OtherEpisode()
+	return t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)).Want("the seed for another episode", 409)
+}
+
+func (c *check) seedOfAnotherTask(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	return wantConflict(t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.otherTask(), c.config.TaskData)))
+}
+
+// wantConflict is nil when a seed was refused for what its id is bound to, or was
+// found not valid before that was looked at.
+func wantConflict(reply probe.Reply) error {
+	if reply.Is(http.StatusUnprocessableEntity) {
+		return nil
+	}
+	return reply.Want("the seed", 409)
+}
+
+// badSeeds are seeds of a session that are not valid.
+func (c *check) badSeeds(s *probe.Session) [][]byte {
+	var lacking rawjson.ObjectWriter
+	lacking.Text("resources_session_id", s.ID)
+	lacking.Append("episode_id", s.Episode.AppendJSON)
+	lacking.Value("task_data", c.config.TaskData)
+	return [][]byte{
+		c.seedFor(s, s.Episode, c.config.TaskID, []byte(`"not an object"`)),
+		lacking.End().Bytes(),
+	}
+}
+
+func (c *check) badTaskData(t *probe.Trial) error {
+	s := t.NewSession()
+	what := []string{"the seed whose task_data is a string", "the seed without a task_id"}
+	for i, body := range c.badSeeds(s) {
+		if err := t.Seed(s, s.Episode, body).Want(what[i], 422); err != nil {
+			return err
+		}
+	}
+	other := s.OtherEpisode()
+	good := t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData))
+	if err := good.Want("a good seed of the same id for another episode", 200); err != nil {
+		return fmt.Errorf("the refused seeds have bound the id: %w", err)
+	}
+	return nil
+}
+
+func (c *check) refusedSeedSetsNoCookie(t *probe.Trial) error {
+	fresh := t.NewSession()
+	var replies []probe.Reply
+	for _, body := range c.badSeeds(fresh) {
+		replies = append(replies, t.Seed(fresh, fresh.Episode, body))
+	}
+	if c.hasState() == "" {
+		s, err := c.open(t)
+		if err != nil {
+			return err
+		}
+		other := s.OtherEpisode()
+		replies = append(replies,
+			t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)),
+			t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.otherTask(), c.config.TaskData)))
+		if t.Close(s).OK() {
+			replies = append(replies, c.sendSeed(t, s))
+		}
+	}
+	for _, reply := range replies {
+		if reply.Status >= 400 && reply.SetsCookie() {
+			return fmt.Errorf("a seed that was refused with %s sets a cookie", reply)
+		}
+	}
+	return nil
+}
+
+func (c *check) closeByIDAlone(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	before := c.releases()
+	if err := t.CloseAlone(s).Want("the close without a cookie", 200); err != nil {
+		return err
+	}
+	if c.config.Releases != nil && c.releases() != before+1 {
+		return fmt.Errorf("the close without a cookie released %d sessions, want 1", c.releases()-before)
+	}
+	if c.config.Stateless || !c.cookie {
+		return nil
+	}
+	if c.config.Releases == nil {
+		return c.gone(t, s)
+	}
+	return nil
+}
+
+// gone is nil when a session answers as a closed one does.
+func (c *check) gone(t *probe.Trial, s *probe.Session) error {
+	if err := c.learn(); err != nil {
+		return err
+	}
+	if got := c.look(t, s); got == c.live {
+		return fmt.Errorf("the session is held still: it answers as an open one (%s)", got)
+	}
+	return nil
+}
+
+func (c *check) releases() int {
+	if c.config.Releases == nil {
+		return 0
+	}
+	return c.config.Releases()
+}
+
+func (c *check) closeRepeated(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	first := t.Close(s)
+	if !first.OK() {
+		return c.Blame("close", fmt.Errorf("the first close got %s", first))
+	}
+	before := c.releases()
+	second := t.Close(s)
+	if err := second.Want("the repeated close", 200); err != nil {
+		return err
+	}
+	if !first.Same(second) {
+		return errors.New("the repeated close got another reply than the first")
+	}
+	if c.releases() != before {
+		return errors.New("the repeated close released something")
+	}
+	return nil
+}
+
+func (c *check) closeUnknown(t *probe.Trial) error {
+	return t.Close(t.NewSession()).Want("the close", 200)
+}
+
+func (c *check) closesLookAlike(t *probe.Trial) error {
+	s, err := c.closed(t)
+	if err != nil {
+		return err
+	}
+	closed := t.Close(s)
+	if !closed.OK() {
+		return c.Blame("close-repeated", fmt.Errorf("the repeated close got %s", closed))
+	}
+	stranger := t.NewSession()
+	unknown := t.Close(stranger)
+	if !unknown.OK() {
+		return c.Blame("close-unknown", fmt.Errorf("the close of an unknown id got %s", unknown))
+	}
+	if closed.Status != unknown.Status || !bytes.Equal(closed.Body, bytes.ReplaceAll(unknown.Body, []byte(stranger.ID), []byte(s.ID))) {
+		return errors.New("the answers tell a session that was open from one that never was")
+	}
+	return nil
+}
+
+func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	if err := t.CloseFor(s, s.OtherEpisode()).Want("the close of an open session for another episode", 409); err != nil {
+		return err
+	}
+	if err := c.held(t, s); err != nil {
+		return fmt.Errorf("after the refused close: %w", err)
+	}
+	if err := c.shut(t, s); err != nil {
+		return err
+	}
+	return t.CloseFor(s, s.OtherEpisode()).Want("the close of a closed session for another episode", 409)
+}
+
+func (c *check) lateSeed(t *probe.Trial) error {
+	s, err := c.closed(t)
+	if err != nil {
+		return err
+	}
+	return c.sendSeed(t, s).Want("the seed of a closed id", 409)
+}
+
+func (c *check) seedAfterUnknownClose(t *probe.Trial) error {
+	s := t.NewSession()
+	if reply := t.Close(s); !reply.OK() {
+		return c.Blame("close-unknown", fmt.Errorf("the close got %s", reply))
+	}
+	return c.sendSeed(t, s).Want("the seed that comes after it", 409)
+}
+
+func (c *check) verifyAfterClose(t *probe.Trial) error {
+	s, err := c.closed(t)
+	if err != nil {
+		return err
+	}
+	return c.wantMasked(c.sendVerify(t, s), failures.SessionLost, failures.SessionExpired)
+}
+
+// wantMasked is nil when a verify was answered as that of a session that is gone.
+func (c *check) wantMasked(reply probe.Reply, kinds ...failures.Kind) error {
+	if err := reply.Want("the verify of a session that is gone", 200); err != nil {
+		return err
+	}
+	seen, err := readVerdict(reply)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if seen.reward != 0 {
+		errs = append(errs, fmt.Errorf("the reward is %v, want 0", seen.reward))
+	}
+	if !seen.mask {
+		errs = append(errs, errors.New("mask_sample is not true: the sample would be scored"))
+	}
+	if !isOneOf(seen.kind, kinds) {
+		errs = append(errs, fmt.Errorf("failure_kind is %q, want %s", seen.kind, kinds))
+	}
+	if seen.reason == "" {
+		errs = append(errs, errors.New("there is no failure_reason"))
+	}
+	return errors.Join(errs...)
+}
+
+func isOneOf(kind failures.Kind, kinds []failures.Kind) bool {
+	for _, known := range kinds {
+		if kind == known {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *check) toolAfterClose(t *probe.Trial) error {
+	s, err := c.closed(t)
+	if err != nil {
+		return err
+	}
+	return c.wantNotHeld(c.callTool(t, s), failures.SessionLost, failures.SessionExpired)
+}
+
+// wantNotHeld is nil when a tool call was answered as that of a session that is gone.
+func (c *check) wantNotHeld(reply probe.Reply, kinds ...failures.Kind) error {
+	if err := reply.Want("the tool call of a session that is gone", 404); err != nil {
+		return err
+	}
+	if !isOneOf(reply.Kind(), kinds) {
+		return fmt.Errorf("failure_kind is %q, want %s", reply.Kind(), kinds)
+	}
+	return nil
+}
+
+func (c *check) concurrentCloses(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	before := c.releases()
+	replies := t.CloseAtOnce(s)
+	for _, reply := range replies {
+		if reply.Is(http.StatusServiceUnavailable) {
+			c.watchFailedRelease(c.NewTrial(), s, reply)
+			return probe.Skip("the release failed; see rule failed-release")
+		}
+		if err := reply.Want("one of the closes", 200); err != nil {
+			return c.Blame("close-repeated", c.Blame("close", err))
+		}
+		if !reply.Same(replies[0]) {
+			return c.Blame("close-repeated", errors.New("the closes got different replies"))
+		}
+	}
+	if released := c.releases() - before; c.config.Releases != nil && released != 1 {
+		return c.Blame("close-repeated", fmt.Errorf("the closes released the session %d times", released))
+	}
+	return nil
+}
