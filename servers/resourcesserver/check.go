@@ -1,6 +1,7 @@
 package resourcesserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,6 +134,7 @@ type check struct {
 	refused   bool // the first seed was: no session can be opened
 	cookie    bool // seeds set one
 	toolWorks bool
+	toolAlone bool // it answers without a session too
 	verifies  bool
 	verdict   verdictSeen // of the first session
 
@@ -165,7 +167,7 @@ func (c *check) rules() []probe.Rule {
 		{Name: "late-seed", Text: "A seed of a closed id is refused with 409.", Needs: needs(session, c.hasState), Judge: c.lateSeed},
 		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session, c.hasState), Judge: c.seedAfterUnknownClose},
 		{Name: "verify-after-close", Text: "A verify of a closed session gets 200, reward 0, mask_sample true, failure_kind session_lost or session_expired, and a failure_reason.", Needs: needs(session, c.hasState, c.hasCookie, c.hasVerify), Judge: c.verifyAfterClose},
-		{Name: "tool-after-close", Text: "A tool call of a closed session gets 404 with failure_kind session_lost or session_expired.", Needs: needs(session, c.hasState, c.hasCookie, c.hasTool), Judge: c.toolAfterClose},
+		{Name: "tool-after-close", Text: "A tool call of a closed session gets 404 with failure_kind session_lost or session_expired.", Needs: needs(session, c.hasState, c.hasCookie, c.hasTool, c.toolNeedsSession), Judge: c.toolAfterClose},
 		{Name: "concurrent-closes", Text: "Closes of one session at the same time all get 200 and the same bytes, and release it once.", Needs: needs(session), Judge: c.concurrentCloses},
 	}
 }
@@ -232,6 +234,13 @@ func (c *check) hasTool() string {
 	return ""
 }
 
+func (c *check) toolNeedsSession() string {
+	if c.toolAlone {
+		return "the tool answers without a session too: it keeps no state"
+	}
+	return ""
+}
+
 func (c *check) hasVerify() string {
 	if why := c.givesVerify(); why != "" {
 		return why
@@ -244,11 +253,13 @@ func (c *check) hasVerify() string {
 
 // hasEither is for what can be seen by a tool or by a verify.
 func (c *check) hasEither() string {
-	if c.hasTool() == "" || c.hasVerify() == "" {
+	if c.hasStatefulTool() == "" || c.hasVerify() == "" {
 		return ""
 	}
-	return c.hasTool() + ", and " + c.hasVerify()
+	return c.hasStatefulTool() + ", and " + c.hasVerify()
 }
+
+func (c *check) hasStatefulTool() string { return cmp.Or(c.hasTool(), c.toolNeedsSession()) }
 
 func (c *check) givesWindow() string {
 	if c.config.CloseRetryWindow == 0 {

@@ -41,6 +41,7 @@ func (c *check) tool(t *probe.Trial) error {
 	}
 	reply := c.callTool(t, s)
 	c.toolWorks = reply.OK()
+	c.toolAlone = t.Post(probe.Call{Path: "/" + c.config.Tool, Body: c.config.ToolArguments}).OK()
 	return reply.Want("the tool call", 200)
 }
 
@@ -105,7 +106,7 @@ func (c *check) seedRepeated(t *probe.Trial) error {
 	if !bytes.Equal(first.Body, again.Body) {
 		return errors.New("the repeated seed got another reply than the first")
 	}
-	if c.hasCookie() != "" || c.hasTool() != "" {
+	if c.hasCookie() != "" || c.hasStatefulTool() != "" {
 		return nil
 	}
 	return c.stateSurvivesSeed(t)

@@ -37,7 +37,7 @@ func (c *check) expires(t *probe.Trial, wait func(*probe.Session) error) error {
 		return err
 	}
 	var seen []error
-	if c.hasTool() == "" {
+	if c.hasStatefulTool() == "" {
 		seen = append(seen, c.Blame("tool-after-close", c.wantNotHeld(c.callTool(t, s), failures.SessionExpired)))
 	}
 	if c.hasVerify() == "" {
