@@ -4,6 +4,7 @@
 // it, so that a whole dataset runs on a machine that has nothing else. Another model
 // may take the script's place.
 //
+//	filings   the model is asked for one figure out of companies' annual reports, and must find it
 //	weather   the model is asked about the weather in a city and must look up that city
 //
 // [Open] makes the two servers of one:

@@ -47,6 +47,7 @@ type Environment struct {
 }
 
 var makers = map[string]func(Config) (*Environment, error){
+	"filings": openFilings,
 	"weather": openWeather,
 }
 
