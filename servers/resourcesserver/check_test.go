@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,14 +188,38 @@ func TestAnInterruptedCheckLeavesNoSessionOpen(t *testing.T) {
 }
 
 // The kit's own server, with an environment that keeps state and a clock that moves.
+// Every rule is judged on the kit, and none is skipped: its clock is moved, its next
+// release can be made to fail, and its tool takes as long as the check sleeps.
 func TestTheKitKeepsTheContract(t *testing.T) {
-	var mu sync.Mutex
-	now := time.Unix(1_800_000_000, 0)
-	b := newBench(t, resourcesserver.Config{Clock: func() time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		return now
-	}})
+	const idle, lifetime = time.Minute, time.Hour
+	clock := newClock()
+	book := &book{}
+	environment := listing(book)
+	var (
+		slow   atomic.Bool           // the tool is to take longer than the idle timeout
+		called = make(chan struct{}) // it is under way
+		goOn   = make(chan struct{})
+	)
+	environment.Tools[0].Call = func(ctx context.Context, l *ledger, arguments json.RawMessage) (any, error) {
+		if slow.CompareAndSwap(true, false) {
+			called <- struct{}{}
+			<-goOn
+		}
+		return book.add(ctx, l, arguments)
+	}
+	var failed atomic.Bool // the next release is to fail
+	environment.Release = func(ctx context.Context, l *ledger) error {
+		if failed.CompareAndSwap(true, false) {
+			return errors.New("the book is stuck")
+		}
+		return book.release(ctx, l)
+	}
+	server, err := resourcesserver.New(environment, resourcesserver.Config{Clock: clock.Now, IdleTimeout: idle, Lifetime: lifetime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	idles := 0
 	report, err := resourcesserver.Check(t.Context(), resourcesserver.CheckConfig{
 		URL:              b.url,
 		TaskID:           protocol.TaskID{Taskset: "ledgers", TaskID: "0"},
@@ -204,25 +228,40 @@ func TestTheKitKeepsTheContract(t *testing.T) {
 		Tool:             "add",
 		ToolArguments:    json.RawMessage(`{"line":"x"}`),
 		CloseRetryWindow: 300 * time.Second,
-		Sleep: func(_ context.Context, d time.Duration) error {
-			mu.Lock()
-			defer mu.Unlock()
-			now = now.Add(d)
+		IdleTimeout:      idle,
+		Lifetime:         lifetime,
+		Sleep: func(ctx context.Context, d time.Duration) error {
+			if d != idle+5*time.Second { // as long as it sleeps to be beyond the timeout
+				clock.advance(d)
+				return nil
+			}
+			if idles++; idles < 2 { // a session is left alone; the next call is to be slow
+				clock.advance(d)
+				slow.Store(true)
+				return nil
+			}
+			select {
+			case <-called: // a tool is under way
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			clock.advance(d)
+			server.Sweep(t.Context())
+			close(goOn)
 			return nil
 		},
 		Releases: func() int {
-			b.book.mu.Lock()
-			defer b.book.mu.Unlock()
-			return len(b.book.released)
+			book.mu.Lock()
+			defer book.mu.Unlock()
+			return len(book.released)
 		},
+		FailRelease: func() { failed.Store(true) },
 	})
 	if err := errors.Join(err, report.Err()); err != nil {
 		t.Error(err)
 	}
-	for _, name := range []string{"seed-repeated", "concurrent-closes", "window-ends", "repeated-close-does-not-renew", "verify-after-close"} {
-		if why, skipped := skippedIn(report)[name]; skipped {
-			t.Errorf("%s was skipped: %s", name, why)
-		}
+	if diff := cmp.Diff(map[string]string{}, skippedIn(report)); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
 	b.wantOpen(0)
 }
