@@ -78,7 +78,7 @@ func runs(t *testing.T, dataset string, flags ...string) string {
 }
 
 // datasets have tasks of every outcome, one for each environment.
-var datasets = map[string]string{"filings": "filings.jsonl", "weather": "weather-outage.jsonl"}
+var datasets = map[string]string{"filings": "filings.jsonl", "weather": "weather-outage.jsonl", "workplace": "workplace.jsonl"}
 
 // A counted resources server knows how often it was called over MCP.
 type counted struct {

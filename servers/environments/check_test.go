@@ -45,8 +45,9 @@ var checked = map[string]struct {
 	tool, arguments string
 	skipped         []string
 }{
-	"filings": {"parse_filing", `{"name":"northwind-shipping-2023.txt"}`, nil},
-	"weather": {"get_weather", `{"city":"Oslo"}`, []string{"tool-after-close"}},
+	"filings":   {"parse_filing", `{"name":"northwind-shipping-2023.txt"}`, nil},
+	"weather":   {"get_weather", `{"city":"Oslo"}`, []string{"tool-after-close"}},
+	"workplace": {"email_search", `{"query":"a"}`, nil},
 }
 
 // What is skipped for every one of them: they have no idle timeout, and a release

@@ -4,8 +4,9 @@
 // it, so that a whole dataset runs on a machine that has nothing else. Another model
 // may take the script's place.
 //
-//	filings   the model is asked for one figure out of companies' annual reports, and must find it
-//	weather   the model is asked about the weather in a city and must look up that city
+//	filings     the model is asked for one figure out of companies' annual reports, and must find it
+//	weather     the model is asked about the weather in a city and must look up that city
+//	workplace   the model is to do something in a small office, whose calendar, e-mails and tasks it searches and changes
 //
 // [Open] makes the two servers of one:
 //

@@ -47,8 +47,9 @@ type Environment struct {
 }
 
 var makers = map[string]func(Config) (*Environment, error){
-	"filings": openFilings,
-	"weather": openWeather,
+	"filings":   openFilings,
+	"weather":   openWeather,
+	"workplace": openWorkplace,
 }
 
 // Names are the environments that there are, sorted.

@@ -12,7 +12,7 @@ import (
 )
 
 func TestEveryEnvironmentOpens(t *testing.T) {
-	want := []string{"filings", "weather"}
+	want := []string{"filings", "weather", "workplace"}
 	if diff := cmp.Diff(want, environments.Names()); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
@@ -46,7 +46,7 @@ func TestAnotherModelTakesTheScriptsPlace(t *testing.T) {
 
 func TestAnUnknownEnvironmentNamesThoseThereAre(t *testing.T) {
 	_, err := environments.Open("wether", environments.Config{})
-	if want := `there is no environment "wether"; there are: filings, weather`; err == nil || err.Error() != want {
+	if want := `there is no environment "wether"; there are: filings, weather, workplace`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
