@@ -14,8 +14,9 @@ lint: ## Run vet and staticcheck
 	go vet ./...
 	go tool -modfile=tools/go.mod staticcheck ./...
 
-full: ## Run the tests of whole runs at full size: a million rows, hundreds of kills
+full: ## Run the long tests at full size: a million rows, hundreds of kills, a million sessions
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|Quickly' ./cmd/turn
+	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Sweep|Million' ./servers/internal/sessions
 
 FUZZTIME ?= 60s
 
