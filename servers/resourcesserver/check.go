@@ -180,7 +180,7 @@ func (c *check) laterRules() []probe.Rule {
 		{Name: "idle", Text: "A session that is left alone for the idle timeout has expired.", Needs: needs(session, c.hasState, c.hasCookie, c.givesIdleTimeout, c.hasEither), Judge: c.idle},
 		{Name: "busy-session-survives-idle", Text: "A session with a call under way does not expire as idle.", Needs: needs(session, c.hasState, c.hasCookie, c.givesIdleTimeout, c.hasTool), Judge: c.busySurvivesIdle},
 		{Name: "reserved-routes-are-no-tools", Text: "seed_session, close_session, verify, aggregate_metrics and mcp are not offered as tools.", Needs: needs(session), Judge: c.reservedRoutes},
-		{Name: "agent-run-seed", Text: "A seed that is no episode seed is answered with an object, and refused with 409 with the cookie of an episode's session.", Needs: needs(session, c.hasVerify), Judge: c.agentRunSeed},
+		{Name: "agent-run-seed", Text: "A seed that is no episode seed is answered with an object, and refused with 409 with the cookie of an episode's session.", Needs: needs(session, c.hasVerify, c.verifyCanEnd), Judge: c.agentRunSeed},
 		{Name: "failed-release", Text: "A close whose release fails gets 503 with failure_kind session_release_failed and keeps the session, and a later close succeeds.", Needs: needs(session, c.hasState), Judge: c.failedRelease},
 	}
 }
@@ -247,6 +247,17 @@ func (c *check) hasVerify() string {
 	}
 	if !c.verifies {
 		return "an open session cannot be verified; see rule verify"
+	}
+	return ""
+}
+
+// verifyCanEnd is for a session that nothing but its verify ends. One whose verify
+// is not what it should be might leave it open.
+func (c *check) verifyCanEnd() string {
+	for _, rule := range []string{"verify", "verify-repeated", "verify-after-close"} {
+		if c.Broke(rule) {
+			return "a verify must end such a session, and may not; see rule " + rule
+		}
 	}
 	return ""
 }
