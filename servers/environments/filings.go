@@ -14,8 +14,8 @@ import (
 	"example.com/turn/failures"
 	"example.com/turn/protocol"
 	"example.com/turn/servers/agentserver"
-	"example.com/turn/servers/internal/filing"
-	"example.com/turn/servers/internal/fulltext"
+	"example.com/turn/servers/environments/internal/filing"
+	"example.com/turn/servers/environments/internal/fulltext"
 	"example.com/turn/servers/requests"
 	"example.com/turn/servers/resourcesserver"
 )

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"example.com/turn/internal/rawjson"
-	"example.com/turn/servers/internal/filing"
+	"example.com/turn/servers/environments/internal/filing"
 	"example.com/turn/servers/requests"
 )
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"example.com/turn/servers/agentserver"
-	"example.com/turn/servers/internal/filing"
-	"example.com/turn/servers/internal/fulltext"
+	"example.com/turn/servers/environments/internal/filing"
+	"example.com/turn/servers/environments/internal/fulltext"
 )
 
 // playFilings is the scripted model: it opens the filing whose name has most of the

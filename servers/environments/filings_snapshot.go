@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"example.com/turn/servers/internal/filing"
+	"example.com/turn/servers/environments/internal/filing"
 	"example.com/turn/servers/requests"
 )
 

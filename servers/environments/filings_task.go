@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"example.com/turn/servers/internal/filing"
+	"example.com/turn/servers/environments/internal/filing"
 	"example.com/turn/servers/requests"
 )
 

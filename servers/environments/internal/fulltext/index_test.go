@@ -8,7 +8,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"example.com/turn/servers/internal/fulltext"
+	"example.com/turn/servers/environments/internal/fulltext"
 )
 
 func indexOf(texts ...string) *fulltext.Index {

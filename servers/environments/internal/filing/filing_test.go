@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/turn/servers/internal/filing"
+	"example.com/turn/servers/environments/internal/filing"
 )
 
 const report = "  Larkspur Foods\r\nAnnual Report 2023 \r\n\f\r\n" + `1. Strategic report

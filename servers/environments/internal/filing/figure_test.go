@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/turn/servers/internal/filing"
+	"example.com/turn/servers/environments/internal/filing"
 )
 
 func TestACellIsReadAsANumber(t *testing.T) {
