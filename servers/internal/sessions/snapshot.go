@@ -29,7 +29,7 @@ func (t *Table[S, R]) Each(ctx context.Context, visit func(Held[S]) error) error
 }
 
 func (t *Table[S, R]) visit(ctx context.Context, id string, visit func(Held[S]) error) error {
-	unlock, err := t.locks.Lock(ctx, id)
+	unlock, err := t.lock(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -10,21 +10,23 @@ import (
 // otherwise.
 const DefaultSweepEvery = 30 * time.Second
 
-// sweepWidth is how many expired sessions are released at once: what releases
-// them, a provider of sandboxes for one, has its limits.
+// sweepWidth is how many expired sessions are released at once, by all sweeps
+// together: what releases them, a provider of sandboxes for one, has its limits.
 const sweepWidth = 64
 
 // expire notes the close of a session that has come to its end. A call that is
-// under way is cut. t.mu is held.
+// under way is cut, also one that another close waits for already. t.mu is held.
 func (t *Table[S, R]) expire(id string, held *session[S, R]) {
-	if !held.built || held.closing != nil || !held.lifetime.Expired(t.config.Clock()) {
+	if !held.built || !held.lifetime.Expired(t.config.Clock()) {
 		return
 	}
-	held.expired = true
 	if held.cut != nil {
 		held.cut(ErrExpired)
 	}
-	t.close(id, held)
+	if held.closing == nil {
+		held.expired = true
+		t.close(id, held)
+	}
 }
 
 // Sweep closes the sessions that have expired, a bounded number at once, and
@@ -33,17 +35,26 @@ func (t *Table[S, R]) expire(id string, held *session[S, R]) {
 func (t *Table[S, R]) Sweep(ctx context.Context) {
 	var releases sync.WaitGroup
 	defer releases.Wait()
-	slots := make(chan struct{}, sweepWidth)
+	t.sweep(ctx, &releases)
+}
+
+// sweep is Sweep without the wait for the releases that it begins, of which the
+// group keeps account.
+func (t *Table[S, R]) sweep(ctx context.Context, releases *sync.WaitGroup) {
 	for more := true; more && ctx.Err() == nil; {
-		slots <- struct{}{}
+		select {
+		case t.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
 		var asked *closing[R]
 		if asked, more = t.sweepOne(); asked == nil {
-			<-slots
+			<-t.slots
 			continue
 		}
 		releases.Go(func() {
 			_, _ = asked.wait(ctx) // its error is for those who asked; the sweep comes again
-			<-slots
+			<-t.slots
 		})
 	}
 }
@@ -62,8 +73,9 @@ func (t *Table[S, R]) sweepOne() (asked *closing[R], more bool) {
 	}
 	held, _ := t.sessions.get(id) // what is released has no deadline
 	t.expire(id, held)
-	if held.closing == nil {
-		t.postpone(held) // it was used since that deadline was set
+	if held.closing == nil || !held.lifetime.Expired(now) {
+		t.postpone(held) // it was used since that deadline was set, or is in use
+		return nil, true
 	}
 	return held.closing, true
 }
@@ -103,9 +115,11 @@ func (t *Table[S, R]) arm() {
 	t.next = time.AfterFunc(t.config.SweepEvery, t.tick)
 }
 
+// tick does not wait for the releases that it begins: one that hangs would keep
+// all sweeps after it from coming.
 func (t *Table[S, R]) tick() {
 	defer t.sweeps.Done()
-	t.Sweep(t.life)
+	t.sweep(t.life, &t.sweeps)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next = nil

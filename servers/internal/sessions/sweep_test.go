@@ -132,6 +132,38 @@ func TestAnExpiryCutsTheCallThatIsUnderWay(t *testing.T) {
 	})
 }
 
+// A close waits for the call that is under way, which may never end: it is still cut
+// at the end of the session's lifetime.
+func TestAnExpiryCutsTheCallThatACloseWaitsFor(t *testing.T) {
+	for name, limits := range map[string]config{
+		"without an idle time": {Lifetime: time.Minute},
+		"with an idle time":    {Lifetime: time.Minute, Idle: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limits.SweepEvery = time.Second
+				table := sessions.NewTable(limits)
+				seed(t, table, "a", "state")
+				began := time.Now()
+				var callErr error
+				go func() {
+					callErr = table.Use(t.Context(), "a", func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
+				}()
+				synctest.Wait()
+				if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				wantError(t, "the call", callErr, sessions.ErrExpired)
+				if took := time.Since(began); took > time.Minute+time.Second {
+					t.Errorf("it was cut after %v, want a minute and at most a second more", took)
+				}
+				wantState(t, table, "a", sessions.ErrGone.Error()) // it was closed, and did not expire
+			})
+		})
+	}
+}
+
 // Whoever asks for a session whose time is over does not wait for the sweep to cut
 // the call that is under way.
 func TestTheNextRequestCutsTheCallOfAnExpiredSession(t *testing.T) {
@@ -145,6 +177,9 @@ func TestTheNextRequestCutsTheCallOfAnExpiredSession(t *testing.T) {
 		"a close": func(t *testing.T, table *table) error {
 			_, err := table.Close(t.Context(), "a", by(mine))
 			return err
+		},
+		"a visit": func(t *testing.T, table *table) error {
+			return table.Each(t.Context(), func(sessions.Held[string]) error { return errBad })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -186,6 +221,7 @@ func TestAnExpiredSessionWhoseReleaseFailsIsReleasedLater(t *testing.T) {
 					}
 					return "", nil
 				}
+				limits.SweepEvery = 7 * time.Second // none comes at the minute, beside the call
 				table := sessions.NewTable(limits)
 				seed(t, table, "a", "state")
 				time.Sleep(time.Minute)
@@ -194,7 +230,7 @@ func TestAnExpiredSessionWhoseReleaseFailsIsReleasedLater(t *testing.T) {
 				if tries != 1 || table.Len() != 1 {
 					t.Fatalf("after %d tries %d sessions are open, want 1 and 1", tries, table.Len())
 				}
-				time.Sleep(3 * sessions.DefaultSweepEvery)
+				time.Sleep(3 * limits.SweepEvery)
 				synctest.Wait()
 				if tries != 3 || table.Len() != 0 {
 					t.Errorf("after %d tries %d sessions are open, want 3 and none", tries, table.Len())
@@ -203,6 +239,34 @@ func TestAnExpiredSessionWhoseReleaseFailsIsReleasedLater(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A release that hangs, or that waits for a call that hangs, holds up no other
+// session's.
+func TestAReleaseThatHangsDoesNotEndTheSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		var released []string
+		table := sessions.NewTable(config{Lifetime: time.Hour, Release: func(_ context.Context, id, _ string) (string, error) {
+			if id == "hangs" {
+				<-goOn
+			}
+			released = append(released, id)
+			return "", nil
+		}})
+		seed(t, table, "hangs", "state")
+		time.Sleep(time.Minute)
+		seed(t, table, "a", "state")
+		time.Sleep(time.Hour + sessions.DefaultSweepEvery)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"a"}, released); diff != "" {
+			t.Errorf("released (-want +got):\n%s", diff)
+		}
+		close(goOn)
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestSweepsEndWithTheTable(t *testing.T) {

@@ -82,6 +82,7 @@ type Table[S, R any] struct {
 	next     *time.Timer // the sweep that is to come or runs; nil when none is
 	down     bool
 
+	slots  chan struct{} // one for each session that a sweep releases
 	sweeps sync.WaitGroup
 }
 
@@ -120,6 +121,7 @@ func NewTable[S, R any](config Config[S, R]) *Table[S, R] {
 	t := &Table[S, R]{
 		config: config,
 		fences: Fences[closed[R]]{Window: config.Window, Clock: config.Clock},
+		slots:  make(chan struct{}, sweepWidth),
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
 	return t
