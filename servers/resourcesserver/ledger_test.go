@@ -153,6 +153,17 @@ func (b *bench) post(path, cookie, body string) reply {
 	return reply{response.StatusCode, string(text), set}
 }
 
+// ask posts without a socket, for tests in a bubble.
+func ask(t *testing.T, server *resourcesserver.Server, path, cookie, body string) reply {
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Cookie", cookie)
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, request)
+	set, _, _ := strings.Cut(w.Header().Get("Set-Cookie"), ";")
+	return reply{w.Code, w.Body.String(), set}
+}
+
 const (
 	episode0 = `{"rollout_id":"0-0","attempt":0}`
 	episode1 = `{"rollout_id":"0-0","attempt":1}`

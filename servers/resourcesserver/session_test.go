@@ -1,11 +1,14 @@
 package resourcesserver_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -248,6 +251,48 @@ func TestCallsOfOneSessionRunOneAfterAnother(t *testing.T) {
 	}
 	calls.Wait()
 	b.want("the ninth", b.post("/add", cookie, `{"line":"x"}`), 200, `{"last":"x","lines":9}`)
+}
+
+// An encoding is a result that does something when it is encoded.
+type encoding func()
+
+func (e encoding) MarshalJSON() ([]byte, error) { e(); return []byte("{}"), nil }
+
+// A result may be a part of the session's state, which the next call changes.
+func TestAResultIsEncodedBeforeTheNextCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		var call func()
+		server, err := resourcesserver.New(resourcesserver.TaskEnvironment[nothing]{
+			Name: "counting",
+			Tools: []resourcesserver.Tool[nothing]{{Name: "count", Call: func(context.Context, nothing, json.RawMessage) (any, error) {
+				calls++
+				if calls > 1 {
+					return nil, nil
+				}
+				return encoding(func() {
+					go call()
+					synctest.Wait()
+					if calls > 1 {
+						t.Error("the next call ran before the result was encoded")
+					}
+				}), nil
+			}}},
+			Verify: func(context.Context, nothing, resourcesserver.Answer) (resourcesserver.Verdict, error) {
+				return resourcesserver.Verdict{}, nil
+			},
+		}, resourcesserver.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seeded := ask(t, server, "/seed_session", "", seedBody("a", episode0, task0, `{}`))
+		call = func() { ask(t, server, "/count", seeded.Cookie, `{}`) }
+		call()
+		synctest.Wait()
+		if err := server.Close(t.Context()); err != nil || calls != 2 {
+			t.Errorf("%d calls ran: %v", calls, err)
+		}
+	})
 }
 
 func TestCloseReleasesWhatIsOpen(t *testing.T) {

@@ -23,23 +23,29 @@ func (s *Server) tool(t tool) jsonapi.Handler {
 }
 
 // call calls a tool, with its session unless it needs none.
-func (s *Server) call(ctx context.Context, t tool, p pass, arguments json.RawMessage) (rawjson.Body, error) {
-	var result any
-	var err error
+func (s *Server) call(ctx context.Context, t tool, p pass, arguments json.RawMessage) (body rawjson.Body, err error) {
 	if t.stateless != nil {
-		result, err = t.stateless(ctx, arguments)
-	} else {
-		err = s.use(ctx, p, func(ctx context.Context, held *session) error {
-			result, err = t.call(ctx, held.state, arguments)
-			return err
-		})
+		result, err := t.stateless(ctx, arguments)
+		if err != nil {
+			return nil, err
+		}
+		return t.encode(result)
 	}
+	err = s.use(ctx, p, func(ctx context.Context, held *session) error {
+		result, err := t.call(ctx, held.state, arguments)
+		if err != nil {
+			return err
+		}
+		body, err = t.encode(result) // it may be a part of the state, which the next call changes
+		return err
+	})
 	if lost := new(gone); errors.As(err, &lost) {
 		return nil, lost.refusal()
 	}
-	if err != nil {
-		return nil, err
-	}
+	return body, err
+}
+
+func (t tool) encode(result any) (rawjson.Body, error) {
 	body, err := jsonapi.Marshal(result)
 	if err != nil {
 		return nil, fmt.Errorf("the result of tool %s: %w", t.name, err)
