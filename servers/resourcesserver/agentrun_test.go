@@ -107,6 +107,7 @@ func TestAnAgentRunSeedThatFailsChangesNothing(t *testing.T) {
 	}{
 		"its data is not valid":            {func(b *book) { b.seedErr = errors.New("no paper") }, 500},
 		"the old state cannot be released": {func(b *book) { b.releaseErr = errors.New("the book is stuck") }, 503},
+		"the old state's release panics":   {func(b *book) { b.releaseBug = "a bug" }, 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, resourcesserver.Config{})

@@ -71,8 +71,19 @@ type Terms struct {
 	// Sandbox is the sandbox_access of the seed's reply, an object. Nil: none.
 	Sandbox json.RawMessage
 	// Lifetime is how long the session may be open at most, such as the ttl_s of
-	// its sandbox. 0: [Config.Lifetime].
+	// its sandbox. 0: [Config.Lifetime]. A negative one fails the seed.
 	Lifetime time.Duration
+}
+
+func (t Terms) validate() error {
+	var errs []error
+	if t.Sandbox != nil && !rawjson.IsObject(t.Sandbox) {
+		errs = append(errs, errors.New("the environment's Sandbox is no JSON object"))
+	}
+	if t.Lifetime < 0 {
+		errs = append(errs, errors.New("the environment's Lifetime is negative"))
+	}
+	return errors.Join(errs...)
 }
 
 // A Tool is a function of the environment that an agent may call: by a POST to a
@@ -205,7 +216,7 @@ type environment struct {
 	tools   []tool
 	verify  func(context.Context, any, Answer) (Verdict, error)
 	release func(context.Context, any) error
-	terms   func(any) Terms
+	terms   func(any) (Terms, error)
 	save    func(any) (any, error)                              // nil: sessions cannot be saved
 	restore func(context.Context, json.RawMessage) (any, error) // nil with save
 	holds   bool                                                // its states hold what their release takes away
@@ -234,13 +245,17 @@ func (e TaskEnvironment[State]) forget() environment {
 			if e.Release == nil {
 				return nil
 			}
-			return e.Release(ctx, stateOf[State](state))
+			return caught("Release", func() error { return e.Release(ctx, stateOf[State](state)) })
 		},
-		terms: func(state any) Terms {
+		terms: func(state any) (terms Terms, err error) {
 			if e.Terms == nil {
-				return Terms{}
+				return Terms{}, nil
 			}
-			return e.Terms(stateOf[State](state))
+			err = caught("Terms", func() error {
+				terms = e.Terms(stateOf[State](state))
+				return terms.validate()
+			})
+			return terms, err
 		},
 		holds: e.Release != nil,
 	}
@@ -249,9 +264,27 @@ func (e TaskEnvironment[State]) forget() environment {
 	}
 	if e.Save != nil {
 		forgotten.save = func(state any) (any, error) { return e.Save(stateOf[State](state)) }
-		forgotten.restore = func(ctx context.Context, saved json.RawMessage) (any, error) { return e.Restore(ctx, saved) }
+		forgotten.restore = func(ctx context.Context, saved json.RawMessage) (state any, err error) {
+			err = caught("Restore", func() error {
+				state, err = e.Restore(ctx, saved)
+				return err
+			})
+			return state, err
+		}
 	}
 	return forgotten
+}
+
+// caught makes an error of a panic of one of the environment's functions, for
+// those whose end decides what becomes of a state: a panic that went on from there
+// would leave it behind, with nobody to release it.
+func caught(function string, call func() error) (err error) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			err = fmt.Errorf("a bug in the environment's %s: %v", function, bug)
+		}
+	}()
+	return call()
 }
 
 func (t Tool[State]) forget() tool {

@@ -154,19 +154,33 @@ func TestTermsGoBeforeTheConfig(t *testing.T) {
 	b.wantOpen(0)
 }
 
-func TestASandboxThatIsNoObjectBindsNothing(t *testing.T) {
-	book := &book{}
-	environment := book.environment()
-	environment.Terms = func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Sandbox: json.RawMessage(`[1]`)} }
-	server, err := resourcesserver.New(environment, resourcesserver.Config{})
-	if err != nil {
-		t.Fatal(err)
+func TestTermsThatAreNoneBindNothing(t *testing.T) {
+	for _, test := range []struct {
+		name, detail string
+		terms        func(*ledger) resourcesserver.Terms
+	}{
+		{"a sandbox that is no object", "the environment's Sandbox is no JSON object",
+			func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Sandbox: json.RawMessage(`[1]`)} }},
+		{"a lifetime that is over", "the environment's Lifetime is negative",
+			func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Lifetime: -time.Second} }},
+		{"a panic", "a bug in the environment's Terms: no terms",
+			func(*ledger) resourcesserver.Terms { panic("no terms") }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			book := &book{}
+			environment := book.environment()
+			environment.Terms = test.terms
+			server, err := resourcesserver.New(environment, resourcesserver.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := serve(t, server)
+			b.want("the seed", b.post("/seed_session", "", seedBody("a", episode0, task0, annsData)), 500,
+				`{"detail":"the session could not be built: `+test.detail+`"}`)
+			if diff := cmp.Diff([]string{"Ann"}, book.released); diff != "" {
+				t.Errorf("released (-want +got):\n%s", diff)
+			}
+			b.wantOpen(0)
+		})
 	}
-	b := serve(t, server)
-	b.want("the seed", b.post("/seed_session", "", seedBody("a", episode0, task0, annsData)), 500,
-		`{"detail":"the session could not be built: the environment's Sandbox is no JSON object"}`)
-	if diff := cmp.Diff([]string{"Ann"}, book.released); diff != "" {
-		t.Errorf("released (-want +got):\n%s", diff)
-	}
-	b.wantOpen(0)
 }

@@ -88,12 +88,11 @@ func (s *Server) build(ctx context.Context, task Task) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := &session{state: state, terms: s.environment.terms(state), agentRun: task.AgentRun()}
-	if fresh.terms.Sandbox != nil && !rawjson.IsObject(fresh.terms.Sandbox) {
-		err := errors.New("the environment's Sandbox is no JSON object")
+	terms, err := s.environment.terms(state)
+	if err != nil {
 		return nil, errors.Join(err, s.environment.release(context.WithoutCancel(ctx), state))
 	}
-	return fresh, nil
+	return &session{state: state, terms: terms, agentRun: task.AgentRun()}, nil
 }
 
 func seedRefusal(id string, err error) error {

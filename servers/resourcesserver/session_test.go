@@ -1,6 +1,7 @@
 package resourcesserver_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"example.com/turn/failures"
 	"example.com/turn/protocol"
@@ -181,16 +183,30 @@ func TestAnIDIsFencedForTheWindow(t *testing.T) {
 }
 
 func TestAFailedReleaseKeepsTheSession(t *testing.T) {
-	b := newBench(t, resourcesserver.Config{})
-	cookie := b.seed("a")
-	b.book.releaseErr = errors.New("the book is stuck")
-	b.want("the close", b.post("/close_session", cookie, closeBody("a", episode0)), 503,
-		`{"detail":"resources session a could not be released: the book is stuck","failure_kind":"session_release_failed"}`)
-	b.wantOpen(1)
-	b.want("a tool call after it", b.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
-	b.book.releaseErr = nil
-	b.want("the next close", b.post("/close_session", "", closeBody("a", episode0)), 200, answerA)
-	b.wantOpen(0)
+	for _, test := range []struct {
+		name, reason string
+		fail         func(*book)
+	}{
+		{"an error", "the book is stuck", func(b *book) { b.releaseErr = errors.New("the book is stuck") }},
+		{"a panic", "a bug in the environment's Release: no page", func(b *book) { b.releaseBug = "no page" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var log bytes.Buffer
+			b := newBench(t, resourcesserver.Config{Logger: zerolog.New(&log)})
+			cookie := b.seed("a")
+			test.fail(b.book)
+			b.want("the close", b.post("/close_session", cookie, closeBody("a", episode0)), 503,
+				`{"detail":"resources session a could not be released: `+test.reason+`","failure_kind":"session_release_failed"}`)
+			b.wantOpen(1)
+			if want := `"error":"` + test.reason + `","message":"a session could not be released and is kept"`; !strings.Contains(log.String(), want) {
+				t.Errorf("the log does not say %s:\n%s", want, log.String())
+			}
+			b.want("a tool call after it", b.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+			b.book.releaseErr, b.book.releaseBug = nil, nil
+			b.want("the next close", b.post("/close_session", "", closeBody("a", episode0)), 200, answerA)
+			b.wantOpen(0)
+		})
+	}
 }
 
 func TestConcurrentClosersReleaseOnce(t *testing.T) {

@@ -30,6 +30,9 @@ func newSaving(t *testing.T, config resourcesserver.Config) *bench {
 	environment.Restore = func(_ context.Context, saved json.RawMessage) (*ledger, error) {
 		fields := requests.Read(saved)
 		l := &ledger{owner: fields.Text("owner")}
+		if l.owner == "Bug" {
+			panic("an unknown hand")
+		}
 		_ = json.Unmarshal(fields.Value("lines"), &l.lines)
 		return l, fields.Err()
 	}
@@ -170,6 +173,7 @@ func TestASnapshotIsCheckedWholeBeforeAnyOfItIsApplied(t *testing.T) {
 		{"an id that is closed here", header + fine + strings.Replace(fine, `"b"`, `"closed"`, 1), []string{"session closed: the session is closed here"}, 2},
 		{"an id that is there twice", header + fine + fine, []string{"session b is there twice"}, 2},
 		{"a state that is none", header + fine + strings.Replace(strings.Replace(fine, `"b"`, `"c"`, 1), `"Bob"`, "5", 1), []string{"session c: owner: Input should be a valid string"}, 1},
+		{"a state that is a bug", header + fine + strings.Replace(strings.Replace(fine, `"b"`, `"c"`, 1), "Bob", "Bug", 1), []string{"session c: a bug in the environment's Restore: an unknown hand"}, 1},
 		{"everything wrong", header + fine + `{"resources_session_id":"","episode_id":{"rollout_id":"","attempt":0},"seed":"","cookie_sha256":"eA==","sandbox_access":[],"verdict":{"about_sha256":"","reward":1,"mask_sample":false}}`,
 			[]string{"session 2 of the snapshot: it has no resources_session_id", "does not go with its id", "cookie_sha256 is no SHA-256", "sandbox_access is no object", "it has no state", "about_sha256 is no SHA-256"}, 1},
 	} {
