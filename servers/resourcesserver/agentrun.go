@@ -62,6 +62,7 @@ func (s *Server) resetAgentRun(r *http.Request, task Task) (id string, err error
 				requests.RefuseAs(http.StatusServiceUnavailable, failures.SessionReleaseFailed, "the session's state could not be released: %w", err),
 				s.environment.release(context.WithoutCancel(ctx), fresh.state))
 		}
+		s.sessions.Renew(p.ID, fresh.terms.Lifetime)
 		return nil
 	})
 	if lost := new(gone); errors.As(err, &lost) {
@@ -76,20 +77,28 @@ func episodesCookie(id string) error {
 
 // endAgentRun closes a session of an agent's own once it has its verdict. The
 // verdict stands when the release fails: the session's lifetime ends it then.
+// What ctx ends is the wait for the release only.
 func (s *Server) endAgentRun(ctx context.Context, p pass) {
 	if strings.HasPrefix(p.ID, agentRunPrefix) {
-		_, _ = s.sessions.Close(context.WithoutCancel(ctx), p.ID, sessions.Closer{}) // release logs why
+		_, _ = s.sessions.Close(ctx, p.ID, sessions.Closer{}) // release logs why
 	}
 }
 
 // ended is what is kept, for as long as its id is fenced, of a session of an
-// agent's own that a verify has ended; nil when there is nothing.
+// agent's own that a verify has ended and the pass opened; nil when there is
+// nothing.
 func (s *Server) ended(p pass) *receipt {
-	if !p.Genuine {
+	kept, _ := s.sessions.Fenced(p.ID)
+	if kept == nil || !kept.opened(p) {
 		return nil
 	}
-	kept, _ := s.sessions.Fenced(p.ID)
 	return kept
+}
+
+func (r *receipt) opened(p pass) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.opens(r.session)
 }
 
 // verdictAgain is the verdict on an answer whose session an earlier verify has

@@ -3,8 +3,10 @@ package resourcesserver_test
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,10 +57,7 @@ func TestAVerifyEndsAnAgentsOwnSession(t *testing.T) {
 
 // Where a release takes nothing away, another answer is scored within the window.
 func TestAStateThatHoldsNothingIsScoredAgain(t *testing.T) {
-	book := &book{}
-	environment := book.environment()
-	environment.Release = nil
-	server, err := resourcesserver.New(environment, resourcesserver.Config{})
+	server, err := resourcesserver.New(holdingNothing(&book{}), resourcesserver.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,13 +150,94 @@ func TestABodyIsAnEpisodeSeedWhenItSaysSo(t *testing.T) {
 }
 
 func TestAnAgentsOwnSessionEndsByItself(t *testing.T) {
-	clock := newClock()
-	b := newBench(t, resourcesserver.Config{Clock: clock.Now, Lifetime: time.Minute})
-	cookie := b.seedAgentRun("")
-	clock.advance(time.Minute)
-	b.server.Sweep(context.Background())
-	b.wantOpen(0)
-	if got := b.post("/verify", cookie, verifyBody); !strings.Contains(got.Body, `"failure_kind":"session_expired"`) {
-		t.Errorf("the verify got %+v", got)
+	for name, environment := range map[string]func(*book) resourcesserver.TaskEnvironment[*ledger]{
+		"whose state is released":   (*book).environment,
+		"whose state holds nothing": holdingNothing,
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := newClock()
+			server, err := resourcesserver.New(environment(&book{}), resourcesserver.Config{Clock: clock.Now, Lifetime: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := serve(t, server)
+			cookie := b.seedAgentRun("")
+			clock.advance(time.Minute)
+			b.server.Sweep(t.Context())
+			b.wantOpen(0)
+			if got := b.post("/verify", cookie, verifyBody); !strings.Contains(got.Body, `"mask_sample":true,"failure_kind":"session_expired"`) {
+				t.Errorf("the verify got %+v", got)
+			}
+		})
 	}
+}
+
+func TestAnAgentRunSeedBeginsALifetime(t *testing.T) {
+	clock := newClock()
+	book := &book{}
+	environment := book.environment()
+	var own time.Duration // of the next state
+	environment.Terms = func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Lifetime: own} }
+	server, err := resourcesserver.New(environment, resourcesserver.Config{Clock: clock.Now, Lifetime: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	cookie := b.seedAgentRun("")
+	for _, lifetime := range []time.Duration{0, 2 * time.Hour, time.Minute} {
+		clock.advance(45 * time.Minute)
+		own = lifetime
+		if again := b.seedAgentRun(cookie); again != cookie {
+			t.Fatalf("the session has ended before it was seeded with a lifetime of %v", lifetime)
+		}
+	}
+	clock.advance(time.Minute - time.Nanosecond)
+	b.server.Sweep(t.Context())
+	b.wantOpen(1)
+	clock.advance(time.Nanosecond)
+	b.server.Sweep(t.Context())
+	b.wantOpen(0)
+}
+
+// The release that a verify begins goes on when its caller has gone.
+func TestAVerifyWhoseCallerGoesAwayDoesNotWaitForTheRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &book{}
+		environment := book.environment()
+		goOn, released := make(chan struct{}), false
+		environment.Release = func(ctx context.Context, _ *ledger) error { <-goOn; released = true; return ctx.Err() }
+		server, err := resourcesserver.New(environment, resourcesserver.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cookie := ask(t, server, "/seed_session", "", row).Cookie
+		ctx, leave := context.WithCancel(t.Context())
+		answered := false
+		go func() {
+			request := newRequest(ctx, "/verify", cookie, verifyBody)
+			server.ServeHTTP(httptest.NewRecorder(), request)
+			answered = true
+		}()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if !answered {
+			t.Error("it waits for the release")
+		}
+		close(goOn)
+		synctest.Wait()
+		if !released || server.Open() != 0 {
+			t.Errorf("released: %v, with %d open", released, server.Open())
+		}
+		if err := server.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// holdingNothing is an environment of ledgers without a Release.
+func holdingNothing(book *book) resourcesserver.TaskEnvironment[*ledger] {
+	environment := book.environment()
+	environment.Release = nil
+	return environment
 }

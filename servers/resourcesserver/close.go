@@ -28,8 +28,8 @@ func (s *Server) close(w http.ResponseWriter, r *http.Request) (rawjson.Body, er
 	if err := fields.Err(); err != nil {
 		return nil, err
 	}
-	cookie, ok := s.cookies.ID(r)
-	closer := sessions.Closer{Episode: episode, Cookie: ok && cookie == id, Token: token}
+	cookie, _ := s.cookies.Find(r)
+	closer := sessions.Closer{Episode: episode, Cookie: cookie.Genuine && cookie.ID == id, Proof: cookie.Proof, Token: token}
 	if _, err := s.sessions.Close(r.Context(), id, closer); err != nil {
 		return nil, closeRefusal(id, episode, err)
 	}

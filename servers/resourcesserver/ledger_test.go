@@ -159,13 +159,18 @@ func (b *bench) post(path, cookie, body string) reply {
 
 // ask posts without a socket, for tests in a bubble.
 func ask(t *testing.T, server *resourcesserver.Server, path, cookie, body string) reply {
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Cookie", cookie)
+	t.Helper()
 	w := httptest.NewRecorder()
-	server.ServeHTTP(w, request)
+	server.ServeHTTP(w, newRequest(t.Context(), path, cookie, body))
 	set, _, _ := strings.Cut(w.Header().Get("Set-Cookie"), ";")
 	return reply{w.Code, w.Body.String(), set}
+}
+
+func newRequest(ctx context.Context, path, cookie, body string) *http.Request {
+	request := httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Cookie", cookie)
+	return request
 }
 
 const (

@@ -90,6 +90,19 @@ func TestAnExpiredSessionIsNotServedBeforeItsSweep(t *testing.T) {
 	b.want("a repeated seed", b.post("/seed_session", "", seedBody("a", episode0, task0, annsData)), 409, `{"detail":"resources session a is closed"}`)
 }
 
+func TestACookieThatIsMadeUpDoesNotKeepASessionFromIdling(t *testing.T) {
+	clock := newClock()
+	b := newBench(t, resourcesserver.Config{Clock: clock.Now, IdleTimeout: time.Minute})
+	cookie := b.seed("a")
+	clock.advance(30 * time.Second)
+	if got := b.post("/add", madeUp(cookie), `{"line":"x"}`); got.Status != 404 {
+		t.Errorf("the call got %+v", got)
+	}
+	clock.advance(30 * time.Second)
+	b.server.Sweep(t.Context())
+	b.wantOpen(0)
+}
+
 // A tool that hangs does not hold up the end of its session.
 func TestAnExpiryCutsATool(t *testing.T) {
 	clock := newClock()

@@ -2,8 +2,6 @@ package resourcesserver
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,20 +34,20 @@ func (s *Server) tokenPass(token string) pass {
 // seals are not those under which it was seeded.
 type keys struct{ cookie, token key }
 
-// A key is the hash of the cookie or token that opens a restored session.
+// A key is what is known of the cookie or token that opens a restored session.
 type key struct {
-	proof [sha256.Size]byte
-	known bool
+	proof     sessions.Proof
+	unclaimed bool // nobody knows its owner
 }
 
 // admits reports whether a claim matches the key. The first to come claims a
 // session whose owner nobody knows. A claim under this server's own seal, which a
 // repeated seed has given out, takes the place of the old one.
 func (k *key) admits(claim sessions.Claim) bool {
-	if claim.Genuine || !k.known {
-		*k = key{proof: claim.Proof, known: true}
+	if claim.Genuine || k.unclaimed {
+		*k = key{proof: claim.Proof}
 	}
-	return subtle.ConstantTimeCompare(k.proof[:], claim.Proof[:]) == 1
+	return k.proof.Matches(claim.Proof)
 }
 
 func (p pass) opens(held *session) bool {
@@ -65,18 +63,20 @@ func (s *Server) use(ctx context.Context, p pass, call func(context.Context, *se
 	if !p.shown {
 		return unrecognised()
 	}
+	owner := p.Genuine
 	err := s.sessions.Use(ctx, p.ID, func(ctx context.Context, held *session) error {
 		if !p.opens(held) {
-			return unrecognised()
+			return sessions.ErrStranger
 		}
+		owner = true
 		return call(ctx, held)
 	})
 	switch {
-	case errors.Is(err, sessions.ErrExpired) && p.Genuine:
+	case errors.Is(err, sessions.ErrExpired) && owner:
 		return &gone{id: p.ID, kind: failures.SessionExpired, reason: fmt.Sprintf("resources session %s has expired", p.ID)}
-	case errors.Is(err, sessions.ErrGone) && p.Genuine:
+	case errors.Is(err, sessions.ErrGone) && owner:
 		return &gone{id: p.ID, kind: failures.SessionLost, reason: fmt.Sprintf("resources session %s is not held here any more", p.ID)}
-	case errors.Is(err, sessions.ErrExpired), errors.Is(err, sessions.ErrGone):
+	case errors.Is(err, sessions.ErrExpired), errors.Is(err, sessions.ErrGone), errors.Is(err, sessions.ErrStranger):
 		return unrecognised()
 	}
 	return err

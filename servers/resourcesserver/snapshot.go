@@ -103,8 +103,8 @@ func (s *Server) save(held sessions.Held[*session]) (savedSession, error) {
 		Seed:       []byte(held.Binding.Seed),
 		Ends:       held.Ends,
 		CloseToken: held.Binding.Token.Hash(),
-		Cookie:     keys.cookie.save(),
-		MCPToken:   keys.token.save(),
+		Cookie:     keys.cookie.proof.Hash(),
+		MCPToken:   keys.token.proof.Hash(),
 		State:      state,
 		Sandbox:    held.State.terms.Sandbox,
 		Verdict:    held.State.verdict.save(),
@@ -117,16 +117,9 @@ func (s *Server) keysOf(id string, held *session) keys {
 		return *held.restored
 	}
 	return keys{
-		cookie: key{proof: sha256.Sum256([]byte(s.cookies.Value(id))), known: true},
-		token:  key{proof: sha256.Sum256([]byte(s.tokens.Value(id))), known: true},
+		cookie: key{proof: sessions.NewProof(s.cookies.Value(id))},
+		token:  key{proof: sessions.NewProof(s.tokens.Value(id))},
 	}
-}
-
-func (k key) save() []byte {
-	if !k.known {
-		return nil
-	}
-	return k.proof[:]
 }
 
 func (v *verdict) save() *savedVerdict {
@@ -244,28 +237,27 @@ func (s savedSession) check() error {
 }
 
 func (s savedSession) held(state any) sessions.Held[*session] {
+	cookie := sessions.RestoreProof(s.Cookie)
 	return sessions.Held[*session]{
 		ID: s.ID,
 		Binding: sessions.Binding{
 			Episode: s.Episode,
 			Seed:    string(s.Seed),
 			Token:   sessions.RestoreCloseToken(s.CloseToken),
+			Cookie:  cookie,
 		},
 		Ends: s.Ends,
 		State: &session{
-			state:    state,
-			terms:    Terms{Sandbox: s.Sandbox},
-			verdict:  s.Verdict.restore(),
-			restored: &keys{cookie: restoreKey(s.Cookie), token: restoreKey(s.MCPToken)},
+			state:   state,
+			terms:   Terms{Sandbox: s.Sandbox},
+			verdict: s.Verdict.restore(),
+			restored: &keys{
+				cookie: key{proof: cookie, unclaimed: len(s.Cookie) == 0},
+				token:  key{proof: sessions.RestoreProof(s.MCPToken)}, // a cookie claims, a token does not
+			},
 			agentRun: s.Episode == protocol.EpisodeID{},
 		},
 	}
-}
-
-func restoreKey(hash []byte) key {
-	k := key{known: len(hash) > 0}
-	copy(k.proof[:], hash)
-	return k
 }
 
 func (v *savedVerdict) restore() *verdict {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func TestARestoredSessionGoesOn(t *testing.T) {
 	}
 	b.want("a tool call", b.post("/add", got.Cookie, `{"line":"three"}`), 200, `{"last":"three","lines":2}`)
 	b.wantTool(b.connect("/mcp", tools.Headers), "add", `{"line":"four"}`, false, `{"last":"four","lines":3}`)
-	if other := b.post("/add", strings.Split(got.Cookie, ".")[0]+".AAAA", `{"line":"x"}`); other.Status != 404 {
+	if other := b.post("/add", madeUp(got.Cookie), `{"line":"x"}`); other.Status != 404 {
 		t.Errorf("a cookie that is made up got %+v", other)
 	}
 	again := b.post("/seed_session", "", with("open sesame", seedBody("a", episode0, task0, annsData)))
@@ -126,30 +127,119 @@ func TestASessionIsSavedAndRestoredTwice(t *testing.T) {
 	third := newSaving(t, resourcesserver.Config{})
 	third.restore(second.snapshot())
 	third.want("a tool call", third.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
-	third.want("an agent's own", third.post("/verify", agents, verifyBody), 200, strings.Replace(scored, "0.5", "0", 1))
-	third.wantOpen(1)
+	for _, what := range []string{"an agent's own", "an agent's own again"} {
+		third.want(what, third.post("/verify", agents, verifyBody), 200, strings.Replace(scored, "0.5", "0", 1))
+		third.wantOpen(1)
+	}
+	if got := third.post("/verify", madeUp(agents), verifyBody); !strings.Contains(got.Body, `"failure_kind":"session_lost"`) {
+		t.Errorf("a cookie that is made up got %+v", got)
+	}
 	if got := third.post("/seed_session", cookie, row); got.Status != 409 {
 		t.Errorf("an agent-run seed with the cookie of the episode's session got %+v", got)
 	}
 }
 
-func TestASessionWhoseOwnerIsNotKnownIsClaimedOnce(t *testing.T) {
-	old := newSaving(t, resourcesserver.Config{})
-	cookie := old.seed("a")
+// without is a snapshot whose sessions do not have a member.
+func without(member, snapshot string) string {
 	var lines []string
-	for line := range strings.Lines(old.snapshot()) {
-		var members map[string]any
-		if err := json.Unmarshal([]byte(line), &members); err != nil {
-			t.Fatal(err)
-		}
-		delete(members, "cookie_sha256")
+	for line := range strings.Lines(snapshot) {
+		var members map[string]json.RawMessage
+		_ = json.Unmarshal([]byte(line), &members)
+		delete(members, member)
 		text, _ := json.Marshal(members)
 		lines = append(lines, string(text))
 	}
+	return strings.Join(lines, "\n")
+}
+
+func TestARestoredSessionWithACloseTokenIsClosedByItOrByItsCookie(t *testing.T) {
+	for _, test := range []struct {
+		name, token, lost string // lost: what the snapshot does not have
+		cookie            func(own string) string
+		status            int
+	}{
+		{name: "the id alone", status: 403},
+		{name: "another token", token: "open sesam", status: 403},
+		{name: "a cookie that is made up", cookie: madeUp, status: 403},
+		{name: "a cookie that is made up, of a session without an owner", lost: "cookie_sha256", cookie: madeUp, status: 403},
+		{name: "its token", token: "open sesame", status: 200},
+		{name: "its cookie", cookie: func(own string) string { return own }, status: 200},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			old := newSaving(t, resourcesserver.Config{})
+			own := old.post("/seed_session", "", with("open sesame", seedBody("a", episode0, task0, annsData))).Cookie
+			b := newSaving(t, resourcesserver.Config{})
+			b.restore(without(test.lost, old.snapshot()))
+			cookie, body := "", closeBody("a", episode0)
+			if test.cookie != nil {
+				cookie = test.cookie(own)
+			}
+			if test.token != "" {
+				body = with(test.token, body)
+			}
+			if got := b.post("/close_session", cookie, body); got.Status != test.status {
+				t.Errorf("the close got %+v, want %d", got, test.status)
+			}
+		})
+	}
+}
+
+// madeUp is a cookie that whoever knows the id of another can make.
+func madeUp(cookie string) string { return strings.Split(cookie, ".")[0] + ".AAAA" }
+
+func TestATokenOfMCPClaimsNoSession(t *testing.T) {
+	const unknown = `{"detail":"the request carries no session cookie that this server set: it may have been restarted","failure_kind":"session_lost"}`
+	old := newSaving(t, resourcesserver.Config{})
+	cookie, tools := old.seedForMCP("a")
 	b := newSaving(t, resourcesserver.Config{})
-	b.restore(strings.Join(lines, "\n"))
+	b.restore(without("mcp_token_sha256", old.snapshot()))
+	b.wantTool(b.connect("/mcp", tools.Headers), "add", `{"line":"x"}`, true, unknown)
+	_, tools = b.seedForMCP("a")
+	b.wantTool(b.connect("/mcp", tools.Headers), "add", `{"line":"one"}`, false, `{"last":"one","lines":1}`)
+	b.want("a call with the cookie", b.post("/add", cookie, `{"line":"two"}`), 200, `{"last":"two","lines":2}`)
+}
+
+// The owner of a restored session learns why its call was cut, by a cookie that is
+// of another seal.
+func TestAnExpiryCutsACallOfARestoredSession(t *testing.T) {
+	clock := newClock()
+	running := make(chan struct{})
+	server := func() *resourcesserver.Server {
+		book := &book{}
+		environment := book.environment()
+		environment.Save = func(*ledger) (any, error) { return nil, nil }
+		environment.Restore = func(context.Context, json.RawMessage) (*ledger, error) { return &ledger{}, nil }
+		environment.Tools = []resourcesserver.Tool[*ledger]{{Name: "hang", Call: func(ctx context.Context, _ *ledger, _ json.RawMessage) (any, error) {
+			close(running)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}}
+		server, err := resourcesserver.New(environment, resourcesserver.Config{Clock: clock.Now, Lifetime: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return server
+	}
+	old, b := serve(t, server()), serve(t, server())
+	cookie := old.seed("a")
+	b.restore(old.snapshot())
+	var got reply
+	var call sync.WaitGroup
+	call.Go(func() { got = b.post("/hang", cookie, `{}`) })
+	<-running
+	clock.advance(time.Minute)
+	b.server.Sweep(t.Context())
+	call.Wait()
+	b.want("the call", got, 404, expiredTool)
+}
+
+func TestASessionWhoseOwnerIsNotKnownIsClaimedOnce(t *testing.T) {
+	old := newSaving(t, resourcesserver.Config{})
+	cookie := old.seed("a")
+	b := newSaving(t, resourcesserver.Config{})
+	b.restore(without("cookie_sha256", old.snapshot()))
 	b.want("the first to come", b.post("/add", cookie, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
-	if got := b.post("/add", strings.Split(cookie, ".")[0]+".AAAA", `{"line":"x"}`); got.Status != 404 {
+	if got := b.post("/add", madeUp(cookie), `{"line":"x"}`); got.Status != 404 {
 		t.Errorf("the second got %+v", got)
 	}
 	b.want("the first again", b.post("/add", cookie, `{"line":"two"}`), 200, `{"last":"two","lines":2}`)

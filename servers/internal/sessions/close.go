@@ -60,7 +60,7 @@ func (t *Table[S, R]) ask(id string, closer Closer) (*closing[R], R, error) {
 }
 
 func (b Binding) admits(closer Closer) bool {
-	return !b.Token.Required() || closer.Cookie || b.Token.Admits(closer.Token)
+	return !b.Token.Required() || closer.Cookie || b.Cookie.Matches(closer.Proof) || b.Token.Admits(closer.Token)
 }
 
 // close notes that a session is to be released, and starts that unless it is

@@ -7,9 +7,10 @@
 // session ends though nobody closes it, and [Deadlines] find those whose end has
 // come. A [CloseToken] is what is kept of the secret that a close must show. A
 // [Seal] makes values that name a session and that only this server can make,
-// [Cookies] carry them. A [Table] is built from these: it seeds, uses, closes,
-// sweeps, saves and restores sessions, and says with [ErrGone], [ErrExpired],
-// [ErrClosed], [ErrSeed], [ErrEpisode] and [ErrToken] why it does not.
+// [Cookies] carry them; by a [Proof] the value of another is known again. A [Table]
+// is built from these: it seeds, uses, closes, sweeps, saves and restores sessions,
+// and says with [ErrGone], [ErrExpired], [ErrClosed], [ErrSeed], [ErrEpisode],
+// [ErrToken] and [ErrShutdown] why it does not.
 //
 // A session's states, and what moves it on:
 //

@@ -31,6 +31,9 @@ func (l *Lifetime) End(now time.Time) {
 	l.used = now
 }
 
+// Undo takes a Begin back: that was no call.
+func (l *Lifetime) Undo() { l.calls-- }
+
 // Expired reports whether the session has ended by now.
 func (l *Lifetime) Expired(now time.Time) bool {
 	due, ends := l.Due()

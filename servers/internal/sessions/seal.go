@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
 	"strings"
 )
@@ -26,7 +27,33 @@ func NewSeal() Seal {
 type Claim struct {
 	ID      string // the session that it names
 	Genuine bool   // it was made under the seal
-	Proof   [sha256.Size]byte
+	Proof   Proof
+}
+
+// A Proof is the hash of a value that names a session, by which one of another seal
+// is known again. The zero Proof is of none.
+type Proof [sha256.Size]byte
+
+// NewProof is the proof of a value.
+func NewProof(value string) Proof { return sha256.Sum256([]byte(value)) }
+
+// RestoreProof is a proof that was saved; of none when that is empty.
+func RestoreProof(hash []byte) (p Proof) {
+	copy(p[:], hash)
+	return p
+}
+
+// Hash is what is saved of a proof, nil when it is of none.
+func (p Proof) Hash() []byte {
+	if p == (Proof{}) {
+		return nil
+	}
+	return p[:]
+}
+
+// Matches reports whether both are of one value. One of none matches no other.
+func (p Proof) Matches(other Proof) bool {
+	return p != (Proof{}) && subtle.ConstantTimeCompare(p[:], other[:]) == 1
 }
 
 // Value is the value that names a session.
@@ -44,7 +71,7 @@ func (s Seal) Open(value string) (claim Claim, ok bool) {
 	}
 	sum, err := base64.RawURLEncoding.DecodeString(encodedSum)
 	genuine := err == nil && hmac.Equal(sum, s.sum(string(id)))
-	return Claim{ID: string(id), Genuine: genuine, Proof: sha256.Sum256([]byte(value))}, true
+	return Claim{ID: string(id), Genuine: genuine, Proof: NewProof(value)}, true
 }
 
 func (s Seal) sum(id string) []byte {

@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -17,6 +18,7 @@ var (
 	ErrSeed     = errors.New("the session was seeded with another task")
 	ErrEpisode  = errors.New("the session belongs to another episode")
 	ErrToken    = errors.New("the session is closed by its cookie or its close token, not by its id alone")
+	ErrStranger = errors.New("the session is another caller's")
 	ErrShutdown = errors.New("the server is shutting down")
 )
 
@@ -29,6 +31,9 @@ type Binding struct {
 	// Token, where there is one, must be shown by a closer without the session's
 	// cookie.
 	Token CloseToken
+	// Cookie is that of a session which was restored, and whose caller has one of
+	// another seal. It is no part of what a seed must repeat.
+	Cookie Proof
 }
 
 // An Opening is what the build of a session has come to.
@@ -42,6 +47,7 @@ type Opening[S any] struct {
 type Closer struct {
 	Episode protocol.EpisodeID
 	Cookie  bool   // it has shown the session's cookie
+	Proof   Proof  // of the cookie that it has shown, which may be of another seal
 	Token   string // the close token that it has shown, "" for none
 }
 
@@ -202,17 +208,18 @@ func (s *session[S, R]) matches(binding Binding) error {
 func (t *Table[S, R]) bind(id string, fresh *session[S, R], opening Opening[S]) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	total := opening.Lifetime
-	if total == 0 {
-		total = t.config.Lifetime
-	}
 	fresh.state = opening.State
-	t.enter(id, fresh, NewLifetime(t.config.Clock(), total, t.config.Idle))
+	t.enter(id, fresh, t.lifetime(opening.Lifetime))
 	if fresh.closing != nil {
 		go t.release(id, fresh)
 		return ErrClosed
 	}
 	return nil
+}
+
+// lifetime is that of a session whose opening is now.
+func (t *Table[S, R]) lifetime(own time.Duration) Lifetime {
+	return NewLifetime(t.config.Clock(), cmp.Or(own, t.config.Lifetime), t.config.Idle)
 }
 
 // enter makes a session an open one. t.mu is held.
@@ -243,8 +250,9 @@ func (t *Table[S, R]) abandon(id string, fresh *session[S, R]) {
 
 // Use runs a call of an open session under the session's lock. It is ErrExpired
 // or ErrGone when the session is not open, or its close has been noted. The call's
-// context ends, with that cause, when the session expires.
-func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.Context, state S) error) error {
+// context ends, with ErrExpired, when the session expires. A call that returns
+// ErrStranger does not count as use: a session idles all the same.
+func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.Context, state S) error) (err error) {
 	unlock, err := t.lock(ctx, id)
 	if err != nil {
 		return err
@@ -256,7 +264,7 @@ func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.
 	if err != nil {
 		return err
 	}
-	defer t.giveBack(held)
+	defer func() { t.giveBack(held, err) }()
 	err = call(ctx, held.state)
 	if err != nil && errors.Is(context.Cause(ctx), ErrExpired) {
 		return ErrExpired // whatever broke first, that is why
@@ -287,20 +295,44 @@ func (t *Table[S, R]) take(id string, cut context.CancelCauseFunc) (*session[S, 
 	return held, nil
 }
 
-func (t *Table[S, R]) giveBack(held *session[S, R]) {
+func (t *Table[S, R]) giveBack(held *session[S, R], err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	held.lifetime.End(t.config.Clock())
+	if errors.Is(err, ErrStranger) {
+		held.lifetime.Undo()
+	} else {
+		held.lifetime.End(t.config.Clock())
+	}
 	held.cut = nil
 	t.hasten(held)
 }
 
-// Fenced is the receipt of an id that is closed.
+// Renew begins the lifetime of a session anew, as that of an Opening, for a call
+// of the session that has seeded it with another task. It comes too late for one
+// whose close has been noted.
+func (t *Table[S, R]) Renew(id string, lifetime time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	held, there := t.sessions.get(id)
+	if !there || held.closing != nil {
+		return
+	}
+	held.lifetime.ends = t.lifetime(lifetime).ends
+	if held.deadline == nil && !held.lifetime.ends.IsZero() {
+		held.deadline = t.expiry.Add(id, held.lifetime.ends)
+		t.arm()
+	}
+}
+
+// Fenced is the receipt of an id that is closed, and whose session did not expire.
 func (t *Table[S, R]) Fenced(id string) (receipt R, fenced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fence, fenced := t.fences.Get(id)
-	return fence.receipt, fenced
+	if !fenced || fence.expired {
+		return receipt, false
+	}
+	return fence.receipt, true
 }
 
 // fence remembers a closed id. t.mu is held.
