@@ -31,16 +31,21 @@ type snapshotHeader struct {
 
 // A savedSession is a session in a snapshot. Of its secrets it has hashes only.
 type savedSession struct {
-	ID         string             `json:"resources_session_id"`
-	Episode    protocol.EpisodeID `json:"episode_id"` // zero: an agent's own
-	Seed       []byte             `json:"seed"`       // what a repeated seed must repeat
-	Ends       time.Time          `json:"ends_at,omitzero"`
-	CloseToken []byte             `json:"close_token_sha256,omitempty"`
-	Cookie     []byte             `json:"cookie_sha256,omitempty"` // none: its owner is not known
-	MCPToken   []byte             `json:"mcp_token_sha256,omitempty"`
-	State      json.RawMessage    `json:"state"`
-	Sandbox    json.RawMessage    `json:"sandbox_access,omitempty"`
-	Verdict    *savedVerdict      `json:"verdict,omitempty"`
+	ID         text            `json:"resources_session_id"`
+	Episode    savedEpisode    `json:"episode_id"` // zero: an agent's own
+	Seed       []byte          `json:"seed"`       // what a repeated seed must repeat
+	Ends       time.Time       `json:"ends_at,omitzero"`
+	CloseToken []byte          `json:"close_token_sha256,omitempty"`
+	Cookie     []byte          `json:"cookie_sha256,omitempty"` // none: its owner is not known
+	MCPToken   []byte          `json:"mcp_token_sha256,omitempty"`
+	State      json.RawMessage `json:"state"`
+	Sandbox    json.RawMessage `json:"sandbox_access,omitempty"`
+	Verdict    *savedVerdict   `json:"verdict,omitempty"`
+}
+
+type savedEpisode struct {
+	RolloutID text  `json:"rollout_id"`
+	Attempt   int64 `json:"attempt"`
 }
 
 type savedVerdict struct {
@@ -48,8 +53,25 @@ type savedVerdict struct {
 	Reward float64                    `json:"reward"`
 	Mask   bool                       `json:"mask_sample"`
 	Kind   failures.Kind              `json:"failure_kind,omitempty"`
-	Reason string                     `json:"failure_reason,omitempty"`
+	Reason text                       `json:"failure_reason,omitempty"`
 	Extra  map[string]json.RawMessage `json:"extra,omitempty"`
+}
+
+// A text is a string of a caller's choice. It may have lone surrogates, which
+// encoding/json replaces: two ids would become one, and one another.
+type text string
+
+// MarshalJSON is for encoding/json.
+func (t text) MarshalJSON() ([]byte, error) { return rawjson.AppendText(nil, string(t)), nil }
+
+// UnmarshalJSON is for encoding/json.
+func (t *text) UnmarshalJSON(value []byte) error {
+	read, ok := rawjson.Text(value)
+	if !ok {
+		return errors.New("there is no text where one should be")
+	}
+	*t = text(read)
+	return nil
 }
 
 // Snapshot writes the open sessions, each as it is between two of its calls, for
@@ -98,8 +120,8 @@ func (s *Server) save(held sessions.Held[*session]) (savedSession, error) {
 	}
 	keys := s.keysOf(held.ID, held.State)
 	return savedSession{
-		ID:         held.ID,
-		Episode:    held.Binding.Episode,
+		ID:         text(held.ID),
+		Episode:    savedEpisode{RolloutID: text(held.Binding.Episode.RolloutID), Attempt: held.Binding.Episode.Attempt},
 		Seed:       []byte(held.Binding.Seed),
 		Ends:       held.Ends,
 		CloseToken: held.Binding.Token.Hash(),
@@ -126,7 +148,7 @@ func (v *verdict) save() *savedVerdict {
 	if v == nil {
 		return nil
 	}
-	saved := &savedVerdict{About: v.about[:], Reward: v.Reward, Mask: v.Mask, Kind: v.Kind, Reason: v.Reason}
+	saved := &savedVerdict{About: v.about[:], Reward: v.Reward, Mask: v.Mask, Kind: v.Kind, Reason: text(v.Reason)}
 	for _, member := range v.extra {
 		if saved.Extra == nil {
 			saved.Extra = map[string]json.RawMessage{}
@@ -216,7 +238,7 @@ func (s savedSession) check() error {
 	if s.ID == "" {
 		errs = append(errs, errors.New("it has no resources_session_id"))
 	}
-	if own := strings.HasPrefix(s.ID, agentRunPrefix); own != (s.Episode == protocol.EpisodeID{}) {
+	if own := strings.HasPrefix(string(s.ID), agentRunPrefix); own != (s.Episode == savedEpisode{}) {
 		errs = append(errs, fmt.Errorf("its episode_id does not go with its id %s", s.ID))
 	}
 	for name, hash := range map[string][]byte{"close_token_sha256": s.CloseToken, "cookie_sha256": s.Cookie, "mcp_token_sha256": s.MCPToken} {
@@ -239,9 +261,9 @@ func (s savedSession) check() error {
 func (s savedSession) held(state any) sessions.Held[*session] {
 	cookie := sessions.RestoreProof(s.Cookie)
 	return sessions.Held[*session]{
-		ID: s.ID,
+		ID: string(s.ID),
 		Binding: sessions.Binding{
-			Episode: s.Episode,
+			Episode: protocol.EpisodeID{RolloutID: string(s.Episode.RolloutID), Attempt: s.Episode.Attempt},
 			Seed:    string(s.Seed),
 			Token:   sessions.RestoreCloseToken(s.CloseToken),
 			Cookie:  cookie,
@@ -255,7 +277,7 @@ func (s savedSession) held(state any) sessions.Held[*session] {
 				cookie: key{proof: cookie, unclaimed: len(s.Cookie) == 0},
 				token:  key{proof: sessions.RestoreProof(s.MCPToken)}, // a cookie claims, a token does not
 			},
-			agentRun: s.Episode == protocol.EpisodeID{},
+			agentRun: s.Episode == savedEpisode{},
 		},
 	}
 }
@@ -268,7 +290,7 @@ func (v *savedVerdict) restore() *verdict {
 	for name, value := range v.Extra {
 		extra[name] = value
 	}
-	restored, err := Verdict{Reward: v.Reward, Mask: v.Mask, Kind: v.Kind, Reason: v.Reason, Extra: extra}.check()
+	restored, err := Verdict{Reward: v.Reward, Mask: v.Mask, Kind: v.Kind, Reason: string(v.Reason), Extra: extra}.check()
 	if err != nil {
 		return nil // the answer is scored anew
 	}

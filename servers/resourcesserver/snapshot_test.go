@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/turn/failures"
+	"example.com/turn/internal/rawjson"
 	"example.com/turn/servers/requests"
 	"example.com/turn/servers/resourcesserver"
 )
@@ -233,6 +235,31 @@ func TestAnExpiryCutsACallOfARestoredSession(t *testing.T) {
 	b.want("the call", got, 404, expiredTool)
 }
 
+// JSON has texts that encoding/json does not keep as they are.
+func TestARestoredSessionHasTheTextsOfItsCallers(t *testing.T) {
+	ids := []string{"\xed\xa0\x80", "\xed\xbf\xbf", "<\u2028&>\""} // two lone surrogates
+	body := func(form, id string) string {
+		text := string(rawjson.AppendText(nil, id))
+		return strings.NewReplacer("ID", text, "ROLLOUT", text).Replace(form)
+	}
+	const form = `{"resources_session_id":ID,"episode_id":{"rollout_id":ROLLOUT,"attempt":0}`
+	old := newSaving(t, resourcesserver.Config{})
+	old.book.verdict = &resourcesserver.Verdict{Mask: true, Kind: failures.JudgeFailed, Reason: ids[0]}
+	cookies, verdicts := map[string]string{}, map[string]reply{}
+	for _, id := range ids {
+		cookies[id] = old.post("/seed_session", "", body(form+`,"task_id":`+task0+`,"task_data":`+annsData+`}`, id)).Cookie
+		verdicts[id] = old.post("/verify", cookies[id], verifyBody)
+	}
+	b := newSaving(t, resourcesserver.Config{})
+	b.restore(old.snapshot())
+	for _, id := range ids {
+		b.want("the verify again", b.post("/verify", cookies[id], verifyBody), 200, verdicts[id].Body)
+		b.want("a tool call", b.post("/add", cookies[id], `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+		b.want("the close", b.post("/close_session", "", body(form+"}", id)), 200, body(`{"resources_session_id":ID}`, id))
+	}
+	b.wantOpen(0)
+}
+
 func TestASessionWhoseOwnerIsNotKnownIsClaimedOnce(t *testing.T) {
 	old := newSaving(t, resourcesserver.Config{})
 	cookie := old.seed("a")
@@ -258,6 +285,7 @@ func TestASnapshotIsCheckedWholeBeforeAnyOfItIsApplied(t *testing.T) {
 		{"a later version", `{"version":2,"environment":"ledger"}`, []string{"of version 2, this server reads 1"}, 0},
 		{"another environment", `{"version":1,"environment":"x"}`, []string{`of the environment "x", this is "ledger"`}, 0},
 		{"a cut one", header + fine + fine[:40], []string{"session 2 of the snapshot: unexpected EOF"}, 0},
+		{"an id that is no text", header + strings.Replace(fine, `"b"`, `5`, 1), []string{"session 1 of the snapshot: there is no text where one should be"}, 0},
 		{"a stranger", header + strings.Replace(fine, "{", `{"x":1,`, 1), []string{`session 1 of the snapshot: json: unknown field "x"`}, 0},
 		{"an id that is open here", header + fine + strings.Replace(fine, `"b"`, `"held"`, 1), []string{"session held is open here"}, 2},
 		{"an id that is closed here", header + fine + strings.Replace(fine, `"b"`, `"closed"`, 1), []string{"session closed: the session is closed here"}, 2},
