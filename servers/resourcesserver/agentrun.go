@@ -55,6 +55,7 @@ func (s *Server) resetAgentRun(r *http.Request, task Task) (id string, err error
 			return asRefusal(err, "", "the session could not be built")
 		}
 		old := *held
+		fresh.restored = old.restored // its caller has no other cookie until this is answered
 		*held = *fresh
 		if err := s.environment.release(context.WithoutCancel(ctx), old.state); err != nil {
 			*held = old

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -52,6 +54,27 @@ func TestAVerifyEndsAnAgentsOwnSession(t *testing.T) {
 	clock.advance(300 * time.Second)
 	if got := b.post("/verify", cookie, verifyBody); !strings.Contains(got.Body, `"failure_kind":"session_lost"`) {
 		t.Errorf("when the window is over a verify got %+v", got)
+	}
+}
+
+// What is kept of a released session for the window is its verdict.
+func TestAReleasedStateIsNotKept(t *testing.T) {
+	var state weak.Pointer[ledger]
+	book := &book{}
+	environment := book.environment()
+	environment.Terms = func(l *ledger) resourcesserver.Terms { state = weak.Make(l); return resourcesserver.Terms{} }
+	server, err := resourcesserver.New(environment, resourcesserver.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookie := ask(t, server, "/seed_session", "", row).Cookie
+	first := ask(t, server, "/verify", cookie, verifyBody)
+	runtime.GC()
+	if state.Value() != nil {
+		t.Error("the state is kept")
+	}
+	if again := ask(t, server, "/verify", cookie, verifyBody); again != first {
+		t.Errorf("the repeated verify got %+v, want %+v", again, first)
 	}
 }
 

@@ -77,8 +77,10 @@ type Terms struct {
 
 func (t Terms) validate() error {
 	var errs []error
-	if t.Sandbox != nil && !rawjson.IsObject(t.Sandbox) {
-		errs = append(errs, errors.New("the environment's Sandbox is no JSON object"))
+	if t.Sandbox != nil {
+		if _, err := rawjson.ParseObject(t.Sandbox); err != nil {
+			errs = append(errs, errors.New("the environment's Sandbox is no JSON object"))
+		}
 	}
 	if t.Lifetime < 0 {
 		errs = append(errs, errors.New("the environment's Lifetime is negative"))

@@ -174,6 +174,8 @@ func TestTermsThatAreNoneBindNothing(t *testing.T) {
 	}{
 		{"a sandbox that is no object", "the environment's Sandbox is no JSON object",
 			func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Sandbox: json.RawMessage(`[1]`)} }},
+		{"a sandbox that is no JSON", "the environment's Sandbox is no JSON object",
+			func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Sandbox: json.RawMessage(`{"id":`)} }},
 		{"a lifetime that is over", "the environment's Lifetime is negative",
 			func(*ledger) resourcesserver.Terms { return resourcesserver.Terms{Lifetime: -time.Second} }},
 		{"a panic", "a bug in the environment's Terms: no terms",

@@ -184,5 +184,8 @@ func (s *Server) release(ctx context.Context, id string, held *session) (*receip
 	if !held.agentRun {
 		return nil, nil
 	}
+	if s.environment.holds {
+		held.state = nil // nobody asks for it any more, and it may be large
+	}
 	return &receipt{session: held}, nil
 }

@@ -141,6 +141,17 @@ func TestASessionIsSavedAndRestoredTwice(t *testing.T) {
 	}
 }
 
+// A seed whose answer was lost comes again with the cookie that its caller has.
+func TestAnAgentRunSeedResetsARestoredSessionTwice(t *testing.T) {
+	old, b := newSaving(t, resourcesserver.Config{}), newSaving(t, resourcesserver.Config{})
+	cookie := old.seedAgentRun("")
+	b.restore(old.snapshot())
+	b.seedAgentRun(cookie)
+	again := b.seedAgentRun(cookie)
+	b.wantOpen(1)
+	b.want("a tool call", b.post("/add", again, `{"line":"one"}`), 200, `{"last":"one","lines":1}`)
+}
+
 // without is a snapshot whose sessions do not have a member.
 func without(member, snapshot string) string {
 	var lines []string
