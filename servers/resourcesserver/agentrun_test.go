@@ -111,6 +111,64 @@ func TestAnAgentRunSeedResetsTheSessionOfItsCookie(t *testing.T) {
 	b.wantOpen(2)
 }
 
+func TestAStateBuiltAnewKnowsItsSession(t *testing.T) {
+	book := &book{}
+	environment := book.environment()
+	var ids []string
+	environment.Seed = func(_ context.Context, task resourcesserver.Task) (*ledger, error) {
+		ids = append(ids, task.SessionID)
+		return &ledger{}, nil
+	}
+	server, err := resourcesserver.New(environment, resourcesserver.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	b.seedAgentRun(b.seedAgentRun(""))
+	if len(ids) != 2 || ids[0] != ids[1] || !strings.HasPrefix(ids[0], "agent-run-") {
+		t.Errorf("the states are of the sessions %q, want one twice", ids)
+	}
+}
+
+// A state that nobody gets is released, though who asked for it went away.
+func TestAReleaseOutlivesTheSeedThatBeginsIt(t *testing.T) {
+	for name, terms := range map[string]resourcesserver.Terms{
+		"of the state that it replaces":     {},
+		"of a state that has no good terms": {Lifetime: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			book := &book{}
+			environment := book.environment()
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			seeds, released := 0, 0
+			environment.Seed = func(context.Context, resourcesserver.Task) (*ledger, error) {
+				if seeds++; seeds == 2 {
+					leave()
+				}
+				return &ledger{}, nil
+			}
+			environment.Terms = func(*ledger) resourcesserver.Terms {
+				if seeds == 2 {
+					return terms
+				}
+				return resourcesserver.Terms{}
+			}
+			environment.Release = func(ctx context.Context, _ *ledger) error { released++; return ctx.Err() }
+			server, err := resourcesserver.New(environment, resourcesserver.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cookie := ask(t, server, "/seed_session", "", row).Cookie
+			w := httptest.NewRecorder()
+			server.ServeHTTP(w, newRequest(ctx, "/seed_session", cookie, row))
+			if strings.Contains(w.Body.String(), "canceled") || released != 1 {
+				t.Errorf("%d states were released, and the seed got %s", released, w.Body)
+			}
+		})
+	}
+}
+
 func TestAnAgentRunSeedAfterItsVerifyOpensASessionAnew(t *testing.T) {
 	b := newBench(t, resourcesserver.Config{})
 	first := b.seedAgentRun("")
@@ -124,20 +182,24 @@ func TestAnAgentRunSeedAfterItsVerifyOpensASessionAnew(t *testing.T) {
 
 func TestAnAgentRunSeedThatFailsChangesNothing(t *testing.T) {
 	for name, fail := range map[string]struct {
-		book   func(*book)
-		status int
+		book     func(*book)
+		status   int
+		released []string
 	}{
-		"its data is not valid":            {func(b *book) { b.seedErr = errors.New("no paper") }, 500},
-		"the old state cannot be released": {func(b *book) { b.releaseErr = errors.New("the book is stuck") }, 503},
-		"the old state's release panics":   {func(b *book) { b.releaseBug = "a bug" }, 503},
+		"its data is not valid":            {func(b *book) { b.seedErr = errors.New("no paper") }, 500, nil},
+		"the old state cannot be released": {func(b *book) { b.releaseErr = errors.New("the book is stuck") }, 503, []string{"Ann", "Bob"}},
+		"the old state's release panics":   {func(b *book) { b.releaseBug = "a bug" }, 503, []string{"Ann", "Bob"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, resourcesserver.Config{})
 			cookie := b.seedAgentRun("")
 			b.post("/add", cookie, `{"line":"one"}`)
 			fail.book(b.book)
-			if got := b.post("/seed_session", cookie, row); got.Status != fail.status || got.Cookie != "" {
+			if got := b.post("/seed_session", cookie, strings.Replace(row, "Ann", "Bob", 1)); got.Status != fail.status || got.Cookie != "" {
 				t.Errorf("the seed got %+v, want %d and no cookie", got, fail.status)
+			}
+			if diff := cmp.Diff(fail.released, b.book.released); diff != "" {
+				t.Errorf("tried to release (-want +got):\n%s", diff)
 			}
 			b.want("a tool call", b.post("/add", cookie, `{"line":"two"}`), 200, `{"last":"two","lines":2}`)
 		})

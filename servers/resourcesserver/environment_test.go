@@ -23,7 +23,9 @@ func TestAnEnvironmentIsCheckedAsAWhole(t *testing.T) {
 		{Name: "both", Call: callNothing, Stateless: func(context.Context, json.RawMessage) (any, error) { return nil, nil }},
 		{Name: "listed", Call: callNothing, Parameters: json.RawMessage(`[]`)},
 		{Name: "typeless", Call: callNothing, Parameters: json.RawMessage(`{"properties":{}}`)},
-	}, Save: func(nothing) (any, error) { return nil, nil }}, resourcesserver.Config{Lifetime: -1, MaxRequestBytes: -1})
+	}, Save: func(nothing) (any, error) { return nil, nil }}, resourcesserver.Config{
+		CloseRetryWindow: -1, Lifetime: -1, IdleTimeout: -1, SweepInterval: -1, MaxRequestBytes: -1,
+	})
 	if err == nil {
 		t.Fatal("it was accepted")
 	}
@@ -32,7 +34,8 @@ func TestAnEnvironmentIsCheckedAsAWhole(t *testing.T) {
 		`tool "close_session" has the name of a route`, `tool "idle" needs either Call or Stateless`,
 		`tool "both" needs either Call or Stateless`, `tool "listed": its parameters are no JSON schema`,
 		`tool "typeless": its parameters are no JSON schema`, "has one of Save and Restore",
-		"Lifetime is negative", "MaxRequestBytes is negative",
+		"CloseRetryWindow is negative", "Lifetime is negative", "IdleTimeout is negative", "SweepInterval is negative",
+		"MaxRequestBytes is negative",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -101,6 +102,32 @@ func TestACookieThatIsMadeUpDoesNotKeepASessionFromIdling(t *testing.T) {
 	clock.advance(30 * time.Second)
 	b.server.Sweep(t.Context())
 	b.wantOpen(0)
+	if got := b.post("/add", madeUp(cookie), `{"line":"x"}`); !strings.Contains(got.Body, "session_lost") {
+		t.Errorf("whoever knows its id alone learns that it has expired: %+v", got)
+	}
+}
+
+func TestASessionThatNobodyAsksForEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &book{}
+		server, err := resourcesserver.New(book.environment(), resourcesserver.Config{Lifetime: time.Minute, SweepInterval: 7 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(t, server, "/seed_session", "", seedBody("a", episode0, task0, annsData))
+		time.Sleep(9*7*time.Second - time.Nanosecond)
+		if server.Open() != 1 {
+			t.Error("it has ended before a sweep came")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if server.Open() != 0 {
+			t.Error("a sweep did not end it")
+		}
+		if err := server.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A tool that hangs does not hold up the end of its session.

@@ -1,16 +1,20 @@
 package resourcesserver_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/rs/zerolog"
 
 	"example.com/turn/servers/resourcesserver"
 )
@@ -144,6 +148,7 @@ func TestAToolOverMCPIsCalledWithItsSession(t *testing.T) {
 	b.wantTool(session, "echo", `{"n":9007199254740993,"m":1.0}`, false, `{"n":9007199254740993,"m":1.0}`)
 	b.wantTool(session, "refuse", `{}`, true, `{"detail":"not in this ledger","failure_kind":"agent_command_not_allowed"}`)
 	b.wantTool(session, "break", `{}`, true, `{"detail":"out of ink"}`)
+	b.wantTool(session, "echo", `[1]`, true, `{"detail":[{"type":"dict_type","loc":["body"],"msg":"Input should be a valid dictionary"}]}`)
 	b.wantTool(session, "panic", `{}`, true, `{"detail":"a bug in this server: a bug"}`)
 	if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "hidden"}); err == nil {
 		t.Error("a tool that is not offered was called")
@@ -164,6 +169,76 @@ func TestAToolOverMCPWhoseSessionIsGoneIsRefused(t *testing.T) {
 			b.wantTool(b.connect("/mcp", map[string]string{"X-NeMo-Gym-Session-Token": token}), "add", `{"line":"x"}`, true, unknown)
 		})
 	}
+}
+
+func TestAToolThatFailsOverMCPIsLoggedWithoutItsToken(t *testing.T) {
+	var log bytes.Buffer
+	server, err := resourcesserver.New(listing(&book{}), resourcesserver.Config{Logger: zerolog.New(&log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	_, tools := b.seedForMCP("a")
+	b.wantTool(b.connect("/mcp", tools.Headers), "break", `{}`, true, `{"detail":"out of ink"}`)
+	if !strings.Contains(log.String(), `"path":"/mcp","error":"out of ink"`) {
+		t.Errorf("the log does not say what failed:\n%s", log.String())
+	}
+	if strings.Contains(log.String(), tools.Headers["X-NeMo-Gym-Session-Token"]) {
+		t.Errorf("the log shows the token:\n%s", log.String())
+	}
+}
+
+func TestACallOverMCPNeedsNoArgumentsAndHasItsLimit(t *testing.T) {
+	server, err := resourcesserver.New(listing(&book{}), resourcesserver.Config{MaxRequestBytes: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		params string
+		status int
+		want   string // a piece of the answer
+	}{
+		{`{"name":"echo"}`, 200, `"text":"{}"`},
+		{`{"name":"echo","arguments":{"x":1.0}}`, 200, `"text":"{\"x\":1.0}"`},
+		{`{"name":"echo","arguments":{"x":"` + strings.Repeat("x", 1000) + `"}}`, 413, ""},
+	} {
+		request := newRequest(t.Context(), "/mcp", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":`+test.params+`}`)
+		request.Header.Set("Accept", "application/json, text/event-stream")
+		w := httptest.NewRecorder()
+		server.ServeHTTP(w, request)
+		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%.60s got %d %.200s, want %d and a piece %s", test.params, w.Code, w.Body, test.status, test.want)
+		}
+	}
+}
+
+func TestACallOverMCPEndsWithItsCaller(t *testing.T) {
+	running, ended := make(chan struct{}), make(chan struct{})
+	environment := (&book{}).environment()
+	environment.Tools = []resourcesserver.Tool[*ledger]{{
+		Name: "hang", Parameters: json.RawMessage(`{"type":"object"}`),
+		Call: func(ctx context.Context, _ *ledger, _ json.RawMessage) (any, error) {
+			close(running)
+			<-ctx.Done()
+			close(ended)
+			return nil, ctx.Err()
+		},
+	}}
+	server, err := resourcesserver.New(environment, resourcesserver.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := serve(t, server)
+	_, tools := b.seedForMCP("a")
+	session := b.connect("/mcp", tools.Headers)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	var call sync.WaitGroup
+	call.Go(func() { _, _ = session.CallTool(ctx, &mcp.CallToolParams{Name: "hang"}) })
+	<-running
+	leave()
+	<-ended // never, unless the call is told: the test would time out
+	call.Wait()
 }
 
 // Whoever has a tool's token, the model's harness, cannot score or close with it.

@@ -128,6 +128,26 @@ func TestASeedWhoseProviderFailedBindsNothing(t *testing.T) {
 	}
 }
 
+func TestACloseThatIsNotValidClosesNothing(t *testing.T) {
+	for _, test := range []struct {
+		name, body, detail string
+	}{
+		{"a stranger", `{"x":1,"resources_session_id":"a","episode_id":` + episode0 + `}`,
+			`[{"type":"extra_forbidden","loc":["body","x"],"msg":"Extra inputs are not permitted"}]`},
+		{"no episode", `{"resources_session_id":"a"}`, `[{"type":"missing","loc":["body","episode_id"],"msg":"Field required"}]`},
+		{"no id", `{"episode_id":` + episode0 + `}`, `[{"type":"missing","loc":["body","resources_session_id"],"msg":"Field required"}]`},
+		{"a close token that is no text", `{"close_token":7654321,"resources_session_id":"a","episode_id":` + episode0 + `}`,
+			`[{"type":"string_type","loc":["body","close_token"],"msg":"Input should be a valid string"}]`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, resourcesserver.Config{})
+			b.seed("a")
+			b.want("the close", b.post("/close_session", "", test.body), 422, `{"detail":`+test.detail+`}`)
+			b.wantOpen(1)
+		})
+	}
+}
+
 func TestACloseNeedsTheIDAlone(t *testing.T) {
 	for name, withCookie := range map[string]bool{"with the cookie": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -170,16 +190,23 @@ func TestACloseForAnotherEpisodeIsRefused(t *testing.T) {
 }
 
 func TestAnIDIsFencedForTheWindow(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	b := newBench(t, resourcesserver.Config{Clock: func() time.Time { return now }})
-	b.post("/close_session", "", closeBody("a", episode0))
-	now = now.Add(299 * time.Second)
-	b.post("/close_session", "", closeBody("a", episode0)) // does not renew it
-	if got := b.post("/seed_session", "", seedBody("a", episode0, task0, annsData)); got.Status != http.StatusConflict {
-		t.Errorf("a seed after 299 s got %+v", got)
+	for name, test := range map[string]struct{ configured, window time.Duration }{
+		"by default":    {0, 300 * time.Second},
+		"as configured": {time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := newClock()
+			b := newBench(t, resourcesserver.Config{Clock: clock.Now, CloseRetryWindow: test.configured})
+			b.post("/close_session", "", closeBody("a", episode0))
+			clock.advance(test.window - time.Second)
+			b.post("/close_session", "", closeBody("a", episode0)) // does not renew it
+			if got := b.post("/seed_session", "", seedBody("a", episode0, task0, annsData)); got.Status != http.StatusConflict {
+				t.Errorf("a seed in the window got %+v", got)
+			}
+			clock.advance(time.Second)
+			b.seed("a")
+		})
 	}
-	now = now.Add(time.Second)
-	b.seed("a")
 }
 
 func TestAFailedReleaseKeepsTheSession(t *testing.T) {

@@ -141,6 +141,30 @@ func TestASessionIsSavedAndRestoredTwice(t *testing.T) {
 	}
 }
 
+func TestARestoredSessionAnswersItsSeedAgain(t *testing.T) {
+	serveSandboxes := func() *bench {
+		environment := (&book{}).environment()
+		environment.Terms = func(*ledger) resourcesserver.Terms {
+			return resourcesserver.Terms{Sandbox: json.RawMessage(`{"workdir":"<1>"}`)}
+		}
+		environment.Save = func(l *ledger) (any, error) { return l.owner, nil }
+		environment.Restore = func(context.Context, json.RawMessage) (*ledger, error) { return &ledger{}, nil }
+		server, err := resourcesserver.New(environment, resourcesserver.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return serve(t, server)
+	}
+	old, b := serveSandboxes(), serveSandboxes()
+	first := old.post("/seed_session", "", seedBody("a", episode0, task0, annsData))
+	b.restore(old.snapshot())
+	again := b.post("/seed_session", "", seedBody("a", episode0, task0, annsData))
+	again.Cookie = first.Cookie // they are of two servers
+	if diff := cmp.Diff(first, again); diff != "" || !strings.Contains(first.Body, `"sandbox_access":{"workdir":"<1>"}`) {
+		t.Errorf("the seed (-first +again):\n%s", diff)
+	}
+}
+
 // A seed whose answer was lost comes again with the cookie that its caller has.
 func TestAnAgentRunSeedResetsARestoredSessionTwice(t *testing.T) {
 	old, b := newSaving(t, resourcesserver.Config{}), newSaving(t, resourcesserver.Config{})

@@ -47,6 +47,8 @@ func TestAnAnswerWhoseSessionIsGoneIsMasked(t *testing.T) {
 	var log bytes.Buffer
 	b := newBench(t, resourcesserver.Config{Logger: zerolog.New(&log)})
 	cookie := b.seed("a")
+	b.post("/verify", cookie, verifyBody) // its verdict goes with the session
+	b.book.scored = 0
 	b.post("/close_session", "", closeBody("a", episode0))
 	for range 2 {
 		b.want("after the close", b.post("/verify", cookie, verifyBody), 200, lost+`"resources session a is not held here any more"}`)

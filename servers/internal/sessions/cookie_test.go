@@ -30,6 +30,7 @@ func TestACookieCannotBeForged(t *testing.T) {
 		"an id without a seal":     before(theirs),
 		"an id with an empty seal": before(theirs) + ".",
 		"another server's":         cookieOf(sessions.NewCookies("s"), "theirs"),
+		"its own with a tail":      theirs + "%",
 		"nothing":                  "",
 		"no base64":                "%%%.%%%",
 	} {
@@ -43,7 +44,7 @@ func TestACookieCannotBeForged(t *testing.T) {
 
 func withCookie(cookies sessions.Cookies, id string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
-	r.Header.Set("Cookie", "other=1; s=old; s="+cookieOf(cookies, id))
+	r.Header.Set("Cookie", "other=1; s=old; s="+cookieOf(sessions.NewCookies("s"), "old")+"; s="+cookieOf(cookies, id))
 	return r
 }
 

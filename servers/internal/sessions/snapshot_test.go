@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -78,6 +79,39 @@ func TestASessionThatIsClosingIsNotVisited(t *testing.T) {
 			t.Errorf("visited when its release had failed (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// A visit that waits for a call comes before the release that waits for it too.
+func TestASessionWhoseEndComesWhileAVisitWaitsIsNotVisited(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, table *table){
+		"a close":    func(t *testing.T, table *table) { go func() { _, _ = table.Close(t.Context(), "a", by(mine)) }() },
+		"its expiry": func(*testing.T, *table) { time.Sleep(time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := sessions.NewTable(config{Lifetime: time.Hour, SweepEvery: 24 * time.Hour})
+				seed(t, table, "a", "state")
+				goOn := make(chan struct{})
+				go func() {
+					_ = table.Use(t.Context(), "a", func(context.Context, string) error { <-goOn; return nil })
+				}()
+				synctest.Wait()
+				var ids []string
+				go func() { ids = idsOf(t, table) }()
+				synctest.Wait()
+				end(t, table)
+				synctest.Wait()
+				close(goOn)
+				synctest.Wait()
+				if diff := cmp.Diff([]string{}, ids); diff != "" {
+					t.Errorf("visited (-want +got):\n%s", diff)
+				}
+				if err := table.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 func TestARestoreIsAllOrNothing(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -207,6 +208,30 @@ func TestTheNextRequestCutsTheCallOfAnExpiredSession(t *testing.T) {
 	}
 }
 
+// The call that a seed waits for may go on when it is cut, and nothing else have
+// looked at the session when it has ended.
+func TestASeedDoesNotFindASessionThatExpiredWhileItWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := sessions.NewTable(config{Lifetime: time.Minute, SweepEvery: 24 * time.Hour})
+		seed(t, table, "a", "state")
+		goOn := make(chan struct{})
+		go func() {
+			_ = table.Use(t.Context(), "a", func(context.Context, string) error { <-goOn; return nil })
+		}()
+		synctest.Wait()
+		var seedErr error
+		go func() { seedErr = table.Seed(t.Context(), "a", bound, built("second")) }()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		close(goOn)
+		synctest.Wait()
+		wantError(t, "the seed", seedErr, sessions.ErrClosed)
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAnExpiredSessionWhoseReleaseFailsIsReleasedLater(t *testing.T) {
 	for name, limits := range map[string]config{
 		"by its end":  {Lifetime: time.Minute},
@@ -263,6 +288,36 @@ func TestAReleaseThatHangsDoesNotEndTheSweeps(t *testing.T) {
 			t.Errorf("released (-want +got):\n%s", diff)
 		}
 		close(goOn)
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is kept of a closed session goes with its window, though nobody asks for
+// anything any more and no session is open.
+func TestAFenceGoesByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept weak.Pointer[[1 << 10]byte]
+		table := sessions.NewTable(sessions.Config[string, *[1 << 10]byte]{
+			Release: func(context.Context, string, string) (*[1 << 10]byte, error) {
+				receipt := new([1 << 10]byte)
+				kept = weak.Make(receipt)
+				return receipt, nil
+			},
+		})
+		if err := table.Seed(t.Context(), "a", bound, built("state")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := table.Close(t.Context(), "a", by(mine)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(sessions.DefaultWindow + 2*sessions.DefaultSweepEvery)
+		synctest.Wait()
+		runtime.GC()
+		if kept.Value() != nil {
+			t.Error("the receipt is kept")
+		}
 		if err := table.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}

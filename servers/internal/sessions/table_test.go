@@ -255,14 +255,15 @@ func TestASlowSeedDoesNotOutliveItsClose(t *testing.T) {
 					})
 				})
 				synctest.Wait()
-				ctx, leave := context.WithCancel(t.Context())
-				defer leave()
+				reason := errors.New("the caller went away")
+				ctx, leave := context.WithCancelCause(t.Context())
+				defer leave(nil)
 				calls.Go(func() { _, closeErr = table.Close(ctx, "a", by(mine)) })
 				synctest.Wait()
 				if test.impatient {
-					leave()
+					leave(reason)
 					synctest.Wait()
-					wantError(t, "the closer that left", closeErr, context.Canceled)
+					wantError(t, "the closer that left", closeErr, reason)
 				}
 				close(goOn)
 				calls.Wait()
@@ -494,6 +495,32 @@ func TestShutdownEndsInItsTime(t *testing.T) {
 		if !cancelled {
 			t.Error("the release still runs")
 		}
+	})
+}
+
+// A shutdown that has run out of time leaves a session unreleased rather than
+// release it beside a call.
+func TestAShutdownReleasesNothingBesideACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, released := false, false
+		table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) {
+			released = true
+			return "", nil
+		}})
+		seed(t, table, "a", "state")
+		goOn := make(chan struct{})
+		go func() {
+			_ = table.Use(t.Context(), "a", func(context.Context, string) error { running = true; <-goOn; return nil })
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantError(t, "the shutdown", table.Shutdown(ctx), context.DeadlineExceeded)
+		synctest.Wait()
+		if !running || released {
+			t.Errorf("the call runs: %v, the session is released: %v", running, released)
+		}
+		close(goOn)
 	})
 }
 
