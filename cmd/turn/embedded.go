@@ -66,7 +66,8 @@ func (e *embedded) serve(server *http.Server, listener net.Listener) {
 func (e *embedded) resourcesURL() string { return "http://" + dialable(e.resourcesListener.Addr()) }
 func (e *embedded) agentURL() string     { return "http://" + dialable(e.agentListener.Addr()) }
 
-// embeddedGrace is how long requests under way have when the servers stop.
+// embeddedGrace is how long requests under way have when the servers stop, and then
+// the release of what they hold.
 const embeddedGrace = 5 * time.Second
 
 // close ends the servers and what they hold. When it returns, their addresses are
@@ -81,6 +82,8 @@ func (e *embedded) close() error {
 		}
 	}
 	e.serving.Wait() // one that had not begun to serve yet closes its listener itself
+	ctx, cancel = context.WithTimeout(context.Background(), embeddedGrace)
+	defer cancel()
 	errs = append(errs, e.environment.Close(ctx))
 	if e.model != nil {
 		e.model.Close()

@@ -49,6 +49,8 @@ func turnRefusal(err error) error {
 		return err
 	case errors.Is(err, errClosedMeanwhile):
 		return requests.Refuse(http.StatusConflict, "%w", err)
+	case errors.Is(err, sessions.ErrShutdown):
+		return requests.RefuseAs(http.StatusServiceUnavailable, failures.Shutdown, "%w", err)
 	}
 	return requests.RefuseAs(http.StatusInternalServerError, failures.AgentRunError, "%w", err)
 }

@@ -352,9 +352,7 @@ func TestCloseStopsTheTurnsThatRun(t *testing.T) {
 	if err := b.server.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := <-turn; got.Status != http.StatusConflict {
-		t.Errorf("the turn got %+v", got)
-	}
+	b.want("the turn", <-turn, 503, `{"detail":"the server is shutting down","failure_kind":"shutdown"}`)
 	b.want("a seed after it", b.post("/v1/agent_sessions", "", seedBody("b", episode0, "")), 503,
 		`{"detail":"the server is shutting down","failure_kind":"shutdown"}`)
 }

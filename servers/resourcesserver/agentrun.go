@@ -9,7 +9,6 @@ import (
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
-	"example.com/turn/servers/internal/sessions"
 	"example.com/turn/servers/requests"
 )
 
@@ -76,20 +75,15 @@ func episodesCookie(id string) error {
 	return requests.Refuse(http.StatusConflict, "the request's cookie is that of resources session %s, which belongs to an episode", id)
 }
 
-// endAgentRun closes a session of an agent's own once it has its verdict. The
-// verdict stands when the release fails: the session's lifetime ends it then.
-// What ctx ends is the wait for the release only.
-func (s *Server) endAgentRun(ctx context.Context, p pass) {
-	if strings.HasPrefix(p.ID, agentRunPrefix) {
-		_, _ = s.sessions.Close(ctx, p.ID, sessions.Closer{}) // release logs why
-	}
-}
-
 // ended is what is kept, for as long as its id is fenced, of a session of an
 // agent's own that a verify has ended and the pass opened; nil when there is
-// nothing.
-func (s *Server) ended(p pass) *receipt {
-	kept, _ := s.sessions.Fenced(p.ID)
+// nothing. It waits for the release: the verdict stands when that fails, and the
+// session's lifetime ends it then.
+func (s *Server) ended(ctx context.Context, p pass) *receipt {
+	if !strings.HasPrefix(p.ID, agentRunPrefix) {
+		return nil
+	}
+	kept, _ := s.sessions.Fenced(ctx, p.ID)
 	if kept == nil || !kept.opened(p) {
 		return nil
 	}

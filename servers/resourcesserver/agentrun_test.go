@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,6 +76,23 @@ func TestAReleasedStateIsNotKept(t *testing.T) {
 	}
 	if again := ask(t, server, "/verify", cookie, verifyBody); again != first {
 		t.Errorf("the repeated verify got %+v, want %+v", again, first)
+	}
+}
+
+// A verify that is sent again before the first was answered gets its verdict too.
+func TestVerifiesOfAnAgentsOwnSessionAtOnceGetOneVerdict(t *testing.T) {
+	for range 50 {
+		b := newBench(t, resourcesserver.Config{})
+		cookie := b.seedAgentRun("")
+		b.post("/add", cookie, `{"line":"one"}`)
+		var verifies sync.WaitGroup
+		for range 4 {
+			verifies.Go(func() { b.want("a verify", b.post("/verify", cookie, verifyBody), 200, scored) })
+		}
+		verifies.Wait()
+		if b.book.scored != 1 || len(b.book.released) != 1 {
+			t.Fatalf("it was scored %d times and released %d times", b.book.scored, len(b.book.released))
+		}
 	}
 }
 

@@ -43,6 +43,10 @@ func (s *Server) newMCP() http.Handler {
 		JSONResponse:                 true,
 		MaxRequestBodyBytes:          s.limit,
 		PropagateRequestCancellation: true,
+		// It would refuse callers that reach a server on loopback by another name,
+		// through a tunnel or a sidecar. What a web page could do here it could do by
+		// the tools' own routes.
+		DisableLocalhostProtection: true,
 	})
 }
 
@@ -61,7 +65,7 @@ func (s *Server) mcpTool(t tool) mcp.ToolHandler {
 			return s.call(ctx, t, s.tokenPass(request.Extra.Header.Get(headerMCPSession)), arguments)
 		})
 		if err != nil {
-			s.router.Log(ctx, pathMCP, err)
+			s.router.Log(ctx, pathMCP+" "+t.name, err)
 			body = jsonapi.ErrorBody(err)
 		}
 		return &mcp.CallToolResult{

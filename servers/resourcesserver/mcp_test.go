@@ -30,6 +30,7 @@ func listing(book *book) resourcesserver.TaskEnvironment[*ledger] {
 			return arguments, nil
 		}},
 		{Name: "refuse", Parameters: schema, Call: refuse},
+		{Name: "abort", Parameters: schema, Stateless: func(context.Context, json.RawMessage) (any, error) { panic(http.ErrAbortHandler) }},
 		{Name: "panic", Parameters: schema, Stateless: func(context.Context, json.RawMessage) (any, error) { panic("a bug") }},
 		{Name: "break", Parameters: schema, Call: func(context.Context, *ledger, json.RawMessage) (any, error) { return nil, errors.New("out of ink") }},
 	}
@@ -127,12 +128,12 @@ func TestASeedOffersItsToolsOverMCP(t *testing.T) {
 	for _, tool := range listed.Tools {
 		names = append(names, tool.Name)
 	}
-	if want := []string{"add", "break", "echo", "panic", "refuse"}; !slices.Equal(names, want) {
+	if want := []string{"abort", "add", "break", "echo", "panic", "refuse"}; !slices.Equal(names, want) {
 		t.Errorf("the tools are %v, want %v", names, want)
 	}
-	schema, _ := json.Marshal(listed.Tools[0].InputSchema)
-	if listed.Tools[0].Description != "Adds a line." || !strings.Contains(string(schema), `"required":["line"]`) {
-		t.Errorf("the first tool is %+v", listed.Tools[0])
+	schema, _ := json.Marshal(listed.Tools[1].InputSchema)
+	if listed.Tools[1].Description != "Adds a line." || !strings.Contains(string(schema), `"required":["line"]`) {
+		t.Errorf("the tool add is %+v", listed.Tools[1])
 	}
 }
 
@@ -149,6 +150,7 @@ func TestAToolOverMCPIsCalledWithItsSession(t *testing.T) {
 	b.wantTool(session, "refuse", `{}`, true, `{"detail":"not in this ledger","failure_kind":"agent_command_not_allowed"}`)
 	b.wantTool(session, "break", `{}`, true, `{"detail":"out of ink"}`)
 	b.wantTool(session, "echo", `[1]`, true, `{"detail":[{"type":"dict_type","loc":["body"],"msg":"Input should be a valid dictionary"}]}`)
+	b.wantTool(session, "abort", `{}`, true, `{"detail":"a bug in this server: net/http: abort Handler"}`)
 	b.wantTool(session, "panic", `{}`, true, `{"detail":"a bug in this server: a bug"}`)
 	if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "hidden"}); err == nil {
 		t.Error("a tool that is not offered was called")
@@ -180,7 +182,7 @@ func TestAToolThatFailsOverMCPIsLoggedWithoutItsToken(t *testing.T) {
 	b := serve(t, server)
 	_, tools := b.seedForMCP("a")
 	b.wantTool(b.connect("/mcp", tools.Headers), "break", `{}`, true, `{"detail":"out of ink"}`)
-	if !strings.Contains(log.String(), `"path":"/mcp","error":"out of ink"`) {
+	if !strings.Contains(log.String(), `"path":"/mcp break","error":"out of ink"`) {
 		t.Errorf("the log does not say what failed:\n%s", log.String())
 	}
 	if strings.Contains(log.String(), tools.Headers["X-NeMo-Gym-Session-Token"]) {

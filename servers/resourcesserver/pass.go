@@ -78,6 +78,8 @@ func (s *Server) use(ctx context.Context, p pass, call func(context.Context, *se
 		return &gone{id: p.ID, kind: failures.SessionLost, reason: fmt.Sprintf("resources session %s is not held here any more", p.ID)}
 	case errors.Is(err, sessions.ErrExpired), errors.Is(err, sessions.ErrGone), errors.Is(err, sessions.ErrStranger):
 		return unrecognised()
+	case errors.Is(err, sessions.ErrShutdown):
+		return requests.RefuseAs(http.StatusServiceUnavailable, failures.Shutdown, "%w", err)
 	}
 	return err
 }

@@ -48,17 +48,16 @@ func (s *Server) verdictOn(r *http.Request, body []byte, answer Answer) (given *
 		given, err = held.judge(body, func() (Verdict, error) {
 			return s.environment.verify(ctx, held.state, answer)
 		})
+		if err == nil && held.agentRun {
+			s.sessions.End(p.ID)
+		}
 		return err
 	})
-	if err == nil {
-		s.endAgentRun(r.Context(), p)
-		return given, nil
-	}
-	lost := new(gone)
-	if ended := s.ended(p); ended != nil && errors.As(err, &lost) {
+	ended := s.ended(r.Context(), p)
+	if lost := new(gone); ended != nil && errors.As(err, &lost) {
 		return s.verdictAgain(r.Context(), ended, body, answer, lost)
 	}
-	return nil, err
+	return given, err
 }
 
 func readAnswer(body []byte) (Answer, error) {

@@ -39,6 +39,9 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, err := Guarded(func() (rawjson.Body, error) { return handler(w, r) })
+	if errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler)
+	}
 	if err != nil {
 		rt.Log(r.Context(), r.URL.Path, err)
 		writeError(w, err)
@@ -73,13 +76,15 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("a bug in this server: %v", e.value) }
 
+// Is tells the panic that means "drop the connection" from a bug.
+func (e *panicError) Is(target error) bool {
+	return target == http.ErrAbortHandler && e.value == target //nolint:errorlint // net/http compares it this way
+}
+
 // Guarded makes an error of a panic of the call.
 func Guarded(call func() (rawjson.Body, error)) (body rawjson.Body, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			if value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it this way: it means "drop the connection"
-				panic(value)
-			}
 			err = &panicError{value: value, stack: debug.Stack()}
 		}
 	}()

@@ -138,8 +138,8 @@ func (c *closing[R]) wait(ctx context.Context) (R, error) {
 	}
 }
 
-// Shutdown closes every session and opens no more. It returns when all are
-// released, with the errors of those that failed; when ctx ends first, the
+// Shutdown closes every session and opens no more. Calls that are under way are
+// cut: a session is not released beside them. It returns when all are released, with the errors of those that failed; when ctx ends first, the
 // releases that still run are cancelled and the cause of ctx is among them.
 func (t *Table[S, R]) Shutdown(ctx context.Context) error {
 	var errs []error
@@ -160,6 +160,9 @@ func (t *Table[S, R]) closeAll() map[string]*closing[R] {
 	t.disarm()
 	all := make(map[string]*closing[R], t.sessions.len())
 	for id, held := range t.sessions.entries {
+		if held.cut != nil {
+			held.cut(ErrShutdown)
+		}
 		all[id] = t.close(id, held)
 	}
 	return all

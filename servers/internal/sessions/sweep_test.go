@@ -428,18 +428,16 @@ func TestASweepLetsOthersIn(t *testing.T) {
 	mu.Lock()
 	clock.advance(30 * time.Second)
 	mu.Unlock()
-	var done atomic.Bool
-	var sweep sync.WaitGroup
-	sweep.Go(func() { table.Sweep(t.Context()); done.Store(true) })
-	during := 0
-	for !done.Load() {
-		wantState(t, table, "0", "state")
-		during++
-		runtime.Gosched()
+	fenced, steps := table.FencesHeld(), 0
+	for more := true; more; steps++ {
+		more = table.SweepOne()
+		if dropped := fenced - table.FencesHeld(); dropped > 128 {
+			t.Fatalf("step %d dropped %d fences", steps, dropped)
+		}
+		fenced = table.FencesHeld()
 	}
-	sweep.Wait()
-	if during < 100 { // held for all of them it would let in two or three
-		t.Errorf("%d requests were answered while the sweep ran", during)
+	if steps < n {
+		t.Errorf("the sweep held the table %d times for %d sessions", steps, n)
 	}
 	if left := table.Len(); left != n {
 		t.Errorf("%d sessions are left of %d that are in use", left, n)

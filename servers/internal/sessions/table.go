@@ -250,8 +250,8 @@ func (t *Table[S, R]) abandon(id string, fresh *session[S, R]) {
 
 // Use runs a call of an open session under the session's lock. It is ErrExpired
 // or ErrGone when the session is not open, or its close has been noted. The call's
-// context ends, with ErrExpired, when the session expires. A call that returns
-// ErrStranger does not count as use: a session idles all the same.
+// context ends, with ErrExpired or ErrShutdown, when the session expires or the
+// table shuts down, and that is then the error. A call that returns ErrStranger does not count as use: a session idles all the same.
 func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.Context, state S) error) (err error) {
 	unlock, err := t.lock(ctx, id)
 	if err != nil {
@@ -266,8 +266,9 @@ func (t *Table[S, R]) Use(ctx context.Context, id string, call func(ctx context.
 	}
 	defer func() { t.giveBack(held, err) }()
 	err = call(ctx, held.state)
-	if err != nil && errors.Is(context.Cause(ctx), ErrExpired) {
-		return ErrExpired // whatever broke first, that is why
+	cause := context.Cause(ctx)
+	if err != nil && (errors.Is(cause, ErrExpired) || errors.Is(cause, ErrShutdown)) {
+		return cause // whatever broke first, that is why
 	}
 	return err
 }
@@ -324,8 +325,22 @@ func (t *Table[S, R]) Renew(id string, lifetime time.Duration) {
 	}
 }
 
-// Fenced is the receipt of an id that is closed, and whose session did not expire.
-func (t *Table[S, R]) Fenced(id string) (receipt R, fenced bool) {
+// End notes the close of a session, for a call of it that has nothing to come after
+// it.
+func (t *Table[S, R]) End(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if held, there := t.sessions.get(id); there {
+		t.close(id, held)
+	}
+}
+
+// Fenced is the receipt of an id that is closed, and whose session did not expire. It
+// waits for a close that is under way, as long as ctx does.
+func (t *Table[S, R]) Fenced(ctx context.Context, id string) (receipt R, fenced bool) {
+	if asked := t.underWay(id); asked != nil {
+		_, _ = asked.wait(ctx) // what it came to is seen below
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fence, fenced := t.fences.Get(id)
@@ -333,6 +348,17 @@ func (t *Table[S, R]) Fenced(id string) (receipt R, fenced bool) {
 		return receipt, false
 	}
 	return fence.receipt, true
+}
+
+// underWay is the close of a session that is under way; nil when none is.
+func (t *Table[S, R]) underWay(id string) *closing[R] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	held, there := t.sessions.get(id)
+	if !there {
+		return nil
+	}
+	return held.closing
 }
 
 // fence remembers a closed id. t.mu is held.

@@ -524,6 +524,64 @@ func TestAShutdownReleasesNothingBesideACall(t *testing.T) {
 	})
 }
 
+// A shutdown does not wait for a call that may take hours, and releases its session
+// when the call has returned.
+func TestAShutdownCutsTheCallThatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		call, atRelease := "not begun", ""
+		table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) { atRelease = call; return "", nil }})
+		seed(t, table, "a", "state")
+		var callErr error
+		go func() {
+			callErr = table.Use(t.Context(), "a", func(ctx context.Context, _ string) error {
+				call = "runs"
+				<-ctx.Done()
+				time.Sleep(time.Second) // it takes a while to return
+				call = "ended"
+				return ctx.Err()
+			})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if err := table.Shutdown(ctx); err != nil {
+			t.Errorf("the shutdown: %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it took %v, want the second that the call needs", took)
+		}
+		synctest.Wait()
+		wantError(t, "the call", callErr, sessions.ErrShutdown)
+		if atRelease != "ended" || table.Len() != 0 {
+			t.Errorf("at the release the call had %s; %d sessions are open", atRelease, table.Len())
+		}
+	})
+}
+
+// Whoever asks for the receipt of a session that is being closed waits for it.
+func TestAReceiptIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		table := sessions.NewTable(config{Release: func(context.Context, string, string) (string, error) { <-goOn; return "receipt", nil }})
+		seed(t, table, "a", "state")
+		if err := table.Use(t.Context(), "a", func(context.Context, string) error { table.End("a"); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		var receipt string
+		go func() { receipt, _ = table.Fenced(t.Context(), "a") }()
+		synctest.Wait()
+		if receipt != "" {
+			t.Errorf("the receipt is there before the release: %q", receipt)
+		}
+		close(goOn)
+		synctest.Wait()
+		if receipt != "receipt" {
+			t.Errorf("got %q", receipt)
+		}
+	})
+}
+
 // What a table does, call by call, is what a plain account of the contract says.
 func TestATableAgreesWithTheContract(t *testing.T) {
 	const window, lifetime, idle = time.Minute, 90 * time.Second, 40 * time.Second
