@@ -224,6 +224,8 @@ func TestAChatReplyThatIsNoneFailsTheTurn(t *testing.T) {
 		{`{}`, "it has no choices"},
 		{`{"choices":null}`, "it has no choices"},
 		{`{"choices":[ ]}`, "it has no choices"},
+		{`{"error":{"message":"upstream provider died","code":502}}`, "it has no choices: upstream provider died"},
+		{`{"choices":[{"message":{},"finish_reason":"error","error":{"message":"out of memory"}}]}`, "it ended in an error: out of memory"},
 		{`{"choices":[5]}`, "its first choice is no object"},
 		{`{"choices":[{"message":null}]}`, "its first choice has no message"},
 	} {

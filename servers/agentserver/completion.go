@@ -3,6 +3,7 @@ package agentserver
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"example.com/turn/failures"
@@ -53,13 +54,16 @@ func convert(text []byte) ([]byte, error) {
 func firstChoice(completion rawjson.Object) (choice, message rawjson.Object, err error) {
 	choices, _ := completion.Get("choices")
 	if !rawjson.IsArray(choices) || rawjson.IsEmpty(choices) {
-		return nil, nil, errors.New("it has no choices")
+		return nil, nil, fmt.Errorf("it has no choices%s", reply{completion}.errorWords()) // a gateway's way to fail with 200
 	}
 	if choice, err = rawjson.ParseObject(rawjson.Elements(choices)[0]); err != nil {
 		return nil, nil, errors.New("its first choice is no object")
 	}
 	if message, err = rawjson.ParseObject(choice.Present("message")); err != nil {
 		return nil, nil, errors.New("its first choice has no message")
+	}
+	if choice.Text("finish_reason") == "error" {
+		return nil, nil, fmt.Errorf("it ended in an error%s", reply{choice}.errorWords())
 	}
 	return choice, message, nil
 }

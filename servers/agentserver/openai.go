@@ -181,11 +181,19 @@ func (m *OpenAI) answer(ctx context.Context, params []byte) ([]byte, error) {
 	answer, err = m.chat(ctx, params)
 	switch {
 	case isUnknownPath(err): // it has neither, or the model is what it does not have
-		return nil, m.failed("POST /"+pathResponses+" and POST /"+pathChat, err)
+		return nil, m.failed("POST /"+pathResponses+" and POST /"+pathChat+m.baseHint(), err)
 	case err == nil && !m.chatOnly.Swap(true):
 		m.config.Logger.Info().Msg("the model endpoint has no Responses API: it is asked by Chat Completions from now on")
 	}
 	return answer, m.failed("POST /"+pathChat, err)
+}
+
+// baseHint is what may be wrong with a base URL behind which nothing is.
+func (m *OpenAI) baseHint() string {
+	if strings.HasSuffix(strings.TrimRight(m.config.URL, "/"), "/v1") {
+		return ""
+	}
+	return " (most base URLs end in /v1, this one does not)"
 }
 
 // named is the params with the model's name in them.

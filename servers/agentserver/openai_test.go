@@ -199,6 +199,19 @@ func TestManyRoundsMayFindOutTogether(t *testing.T) {
 	rounds.Wait()
 }
 
+func TestABaseURLWithNothingBehindItIsHintedAt(t *testing.T) {
+	e := newEndpoint(t, answering(http.StatusNotFound, `{"detail":"Not Found"}`))
+	model, err := agentserver.NewOpenAI(agentserver.OpenAIConfig{URL: e.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(model.Close)
+	_, err = model.Respond(t.Context(), []byte(hi))
+	if err == nil || !strings.Contains(err.Error(), "POST /chat/completions (most base URLs end in /v1, this one does not) with 404") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAnUnknownModelIsNoMissingAPI(t *testing.T) {
 	for _, test := range []struct {
 		name, body string

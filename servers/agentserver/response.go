@@ -3,10 +3,13 @@ package agentserver
 import (
 	"crypto/rand"
 	"errors"
+	"net/http"
 	"slices"
 	"strconv"
 
+	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/servers/requests"
 )
 
 // A reply is a model's Responses object.
@@ -30,11 +33,32 @@ func (r reply) get(name string) []byte {
 
 func (r reply) output() [][]byte { return rawjson.Elements(r.get("output")) }
 
-// unfinished reports whether the model was cut off or failed: what it called in
-// that state may be half a call.
+// failure is why the model has given no answer, in an answer that came with 200: a
+// verifier would blame the model for what befell it. Nil when it has given one, also
+// one that was cut off.
+func (r reply) failure() error {
+	status, _ := rawjson.Text(r.get("status"))
+	switch status {
+	case "failed", "cancelled", "queued", "in_progress":
+		return requests.RefuseAs(http.StatusBadGateway, failures.AgentRunError, "the model's reply is %s%s", status, r.errorWords())
+	}
+	return nil
+}
+
+// errorWords is what the reply's error says, behind a colon; "" when it says nothing.
+func (r reply) errorWords() string {
+	object, err := rawjson.ParseObject(r.get("error"))
+	if err != nil || object.Text("message") == "" {
+		return ""
+	}
+	return ": " + object.Text("message")
+}
+
+// unfinished reports whether the model was cut off: what it called in that state may
+// be half a call.
 func (r reply) unfinished() bool {
 	status, _ := rawjson.Text(r.get("status"))
-	return status == "incomplete" || status == "failed" || rawjson.IsObject(r.get("incomplete_details"))
+	return status == "incomplete" || rawjson.IsObject(r.get("incomplete_details"))
 }
 
 // A functionCall is one call in a model's output.

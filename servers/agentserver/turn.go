@@ -156,6 +156,9 @@ func (t *turn) ask(ctx context.Context) (reply, error) {
 	if err != nil {
 		return reply{}, requests.RefuseAs(http.StatusInternalServerError, failures.AgentRunError, "the model's reply: %w", err)
 	}
+	if err := answer.failure(); err != nil {
+		return reply{}, err
+	}
 	t.added = append(t.added, answer.output()...)
 	t.usage.add(answer)
 	return answer, nil

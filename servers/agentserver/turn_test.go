@@ -243,10 +243,30 @@ func TestATurnIsBounded(t *testing.T) {
 	}
 }
 
+// A model that failed inside a reply of 200 has given no answer that could be scored.
+func TestAModelThatFailsInItsReplyFailsTheTurn(t *testing.T) {
+	for _, test := range []struct{ status, error, want string }{
+		{"failed", `{"code":"server_error","message":"GPU on fire"}`, "failed: GPU on fire"},
+		{"failed", `null`, "failed"},
+		{"cancelled", `null`, "cancelled"},
+		{"queued", `null`, "queued"},
+		{"in_progress", `null`, "in_progress"},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			b := newBench(t, agentserver.Config{})
+			b.model.replies = []string{strings.Replace(calls("look", `{}`), `"status":"completed"`, `"status":"`+test.status+`","error":`+test.error, 1)}
+			b.want("the turn", b.post("/v1/responses", b.seed("a", b.access("{}")), `{"input":"hi"}`), 502,
+				`{"detail":"the model's reply is `+test.want+`","failure_kind":"agent_run_error"}`)
+			if len(b.tools.seen()) > 0 {
+				t.Error("its tool was called")
+			}
+		})
+	}
+}
+
 func TestAModelThatWasCutOffEndsTheTurn(t *testing.T) {
 	for name, change := range map[string][2]string{
 		"incomplete":         {`"status":"completed"`, `"status":"incomplete"`},
-		"failed":             {`"status":"completed"`, `"status":"failed"`},
 		"incomplete details": {`"object":"response"`, `"object":"response","incomplete_details":{"reason":"max_output_tokens"}`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,7 +41,7 @@ type Environment struct {
 	Name           string
 	ResourcesName  string                   // of the resources server: it names the tool access
 	AgentName      string                   // of the agent server
-	ToolTransports []protocol.ToolTransport // the ways in which its agent reaches its tools
+	ToolTransports []protocol.ToolTransport // what a driver tells its agent of the tools, unless it is told another
 	Resources      *resourcesserver.Server
 	Agent          *agentserver.Server
 }

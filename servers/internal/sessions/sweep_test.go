@@ -208,24 +208,74 @@ func TestTheNextRequestCutsTheCallOfAnExpiredSession(t *testing.T) {
 	}
 }
 
-// The call that a seed waits for may go on when it is cut, and nothing else have
+// The call that others wait for may go on when it is cut, and nothing else have
 // looked at the session when it has ended.
-func TestASeedDoesNotFindASessionThatExpiredWhileItWaited(t *testing.T) {
+func TestASessionThatExpiredWhileOthersWaitedIsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := sessions.NewTable(config{Lifetime: time.Minute, SweepEvery: 24 * time.Hour})
-		seed(t, table, "a", "state")
+		for _, id := range []string{"seeded", "used"} {
+			seed(t, table, id, "state")
+		}
 		goOn := make(chan struct{})
-		go func() {
-			_ = table.Use(t.Context(), "a", func(context.Context, string) error { <-goOn; return nil })
-		}()
+		for _, id := range []string{"seeded", "used"} {
+			go func() {
+				_ = table.Use(t.Context(), id, func(context.Context, string) error { <-goOn; return nil })
+			}()
+		}
 		synctest.Wait()
 		var seedErr error
-		go func() { seedErr = table.Seed(t.Context(), "a", bound, built("second")) }()
+		var state string
+		go func() { seedErr = table.Seed(t.Context(), "seeded", bound, built("second")) }()
+		go func() { state = stateOf(table, "used") }()
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		close(goOn)
 		synctest.Wait()
 		wantError(t, "the seed", seedErr, sessions.ErrClosed)
+		if want := sessions.ErrExpired.Error(); state != want {
+			t.Errorf("the use got %q, want %q", state, want)
+		}
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestARenewedSessionLivesAnew(t *testing.T) {
+	for name, lifetime := range map[string]time.Duration{"that had a lifetime": 45 * time.Second, "that had none": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := sessions.NewTable(config{Lifetime: lifetime, SweepEvery: time.Second})
+				seed(t, table, "a", "state")
+				time.Sleep(30 * time.Second)
+				_ = table.Use(t.Context(), "a", func(context.Context, string) error { table.Renew("a", time.Minute); return nil })
+				time.Sleep(time.Minute - time.Nanosecond)
+				wantState(t, table, "a", "state")
+				time.Sleep(2 * time.Second)
+				if n := table.Len(); n != 0 {
+					t.Errorf("%d sessions are open after its new end", n)
+				}
+			})
+		})
+	}
+}
+
+// A session whose expiry has begun is not served again, though its release fails.
+func TestASessionIsNotRenewedOnceItHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		err := errBad
+		table := sessions.NewTable(config{Lifetime: time.Minute, SweepEvery: time.Second,
+			Release: func(context.Context, string, string) (string, error) { return "", err }})
+		seed(t, table, "a", "state")
+		_ = table.Use(t.Context(), "a", func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			table.Renew("a", time.Hour)
+			return nil
+		})
+		synctest.Wait()
+		wantState(t, table, "a", sessions.ErrExpired.Error())
+		synctest.Wait()
+		err = nil
 		if err := table.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -318,6 +368,29 @@ func TestAFenceGoesByItself(t *testing.T) {
 		if kept.Value() != nil {
 			t.Error("the receipt is kept")
 		}
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASweepEndsWithItsContextThoughNoReleaseDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		table := sessions.NewTable(config{Lifetime: time.Minute, Release: func(context.Context, string, string) (string, error) {
+			<-goOn
+			return "", nil
+		}})
+		openMany(t, table, 100) // more than are released at once
+		time.Sleep(time.Minute + sessions.DefaultSweepEvery)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		table.Sweep(ctx)
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it took %v, want the minute that it had", took)
+		}
+		close(goOn)
 		if err := table.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
