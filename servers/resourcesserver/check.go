@@ -140,6 +140,7 @@ type check struct {
 
 	live, lost sign // what open sessions answer, and closed ones; see learn
 	learned    bool
+	learning   bool
 
 	watched []watchedRelease
 }

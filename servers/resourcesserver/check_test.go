@@ -301,8 +301,8 @@ func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
 	want := map[string]string{
 		"tool": tool, "tool-after-close": tool,
 		"verify": verify, "verify-repeated": verify, "verify-after-close": verify, "agent-run-seed": verify,
-		"close-by-id-alone": tool + ", and " + verify,
-		"window-holds":      window, "window-ends": window, "repeated-close-does-not-renew": window,
+		"close-by-id-alone": tool + ", and " + verify, "close-of-another-episode": tool + ", and " + verify,
+		"window-holds": window, "window-ends": window, "repeated-close-does-not-renew": window,
 		"idle": idle, "busy-session-survives-idle": idle,
 		"expiry":         "the lifetime of a session is not given (--lifetime D)",
 		"failed-release": "no release failed during the check",
@@ -374,6 +374,42 @@ func TestAReleaseThatFailsByItselfIsJudged(t *testing.T) {
 				if len(rule.Exchanges) == 0 || rule.Exchanges[0].Status != 503 {
 					t.Errorf("the report does not show the close: %+v", rule.Exchanges)
 				}
+			}
+		})
+	}
+}
+
+// To look at a session whose release has failed takes one whose release may fail too.
+func TestAServerWhoseFirstReleasesFailIsJudged(t *testing.T) {
+	for broken, want := range map[string][]string{
+		"":                                       {},
+		"forgets the state when a release fails": {"failed-release"},
+	} {
+		t.Run(broken, func(t *testing.T) {
+			t.Parallel()
+			y := newToy(t, broken)
+			y.failFirst = true
+			config := checkOf(y)
+			config.FailRelease, config.Releases = nil, nil
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			report, err := resourcesserver.Check(ctx, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, namesOf(report.Failed())); diff != "" {
+				t.Errorf("failed rules (-want +got):\n%s\n%v", diff, report.Err())
+			}
+			for _, rule := range report.Failed() {
+				if strings.Contains(rule.Why, "\n") {
+					t.Errorf("one fault is reported more than once: %s", rule.Why)
+				}
+			}
+			if why, skipped := skippedIn(report)["failed-release"]; skipped {
+				t.Errorf("the rule was skipped: %s", why)
+			}
+			if y.open() != 0 || len(report.LeftOpen) > 0 {
+				t.Errorf("%d sessions are open, the report names %v", y.open(), report.LeftOpen)
 			}
 		})
 	}

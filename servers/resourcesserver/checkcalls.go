@@ -133,26 +133,28 @@ func toolSign(reply probe.Reply) string {
 	return fmt.Sprintf("%d %s", reply.Status, reply.Kind())
 }
 
-var errCannotTell = probe.Skip("what the server answers does not tell an open session from a closed one")
+const (
+	errCannotTell = probe.Skip("what the server answers does not tell an open session from a closed one")
+	errLearning   = probe.Skip("its release failed before it was known what closed sessions answer")
+)
 
-// learn finds out what open sessions answer, and what closed ones do, with a
-// session of its own. The error is a Skip when there is no difference.
+// learn finds out what open sessions answer, and what closed ones do. The error is
+// a Skip when there is no difference.
 func (c *check) learn() error {
+	if c.hasEither() != "" {
+		return probe.Skip(c.hasEither())
+	}
+	if c.learning { // the release of its own session has failed, and is looked at
+		return errLearning
+	}
 	if !c.learned {
-		t := c.NewTrial()
-		defer t.End()
-		s, err := c.open(t)
+		c.learning = true
+		err := c.compare()
+		c.learning = false
 		if err != nil {
 			return err
 		}
-		live := c.look(t, s)
-		if err := c.shut(t, s); err != nil {
-			return err
-		}
-		c.live, c.lost, c.learned = live, c.look(t, s), true
-	}
-	if c.hasEither() != "" {
-		return probe.Skip(c.hasEither())
+		c.learned = true
 	}
 	if c.live == c.lost {
 		return errCannotTell
@@ -160,10 +162,26 @@ func (c *check) learn() error {
 	return nil
 }
 
-// held is nil when a session is held. What cannot be told counts as held.
+// compare looks at a session of its own, open and closed.
+func (c *check) compare() error {
+	t := c.NewTrial()
+	defer t.End()
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	live := c.look(t, s)
+	if err := c.shut(t, s); err != nil {
+		return err
+	}
+	c.live, c.lost = live, c.look(t, s)
+	return nil
+}
+
+// held is nil when a session is held, and a Skip when that cannot be told.
 func (c *check) held(t *probe.Trial, s *probe.Session) error {
-	if c.learn() != nil {
-		return nil
+	if err := c.learn(); err != nil {
+		return probe.Skip(err.Error())
 	}
 	if got := c.look(t, s); got != c.live {
 		return fmt.Errorf("the session is gone: it answers as no open one does (%s)", got)

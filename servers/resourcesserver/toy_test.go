@@ -33,6 +33,7 @@ type toy struct {
 	made        int // cookies
 	released    int
 	failRelease bool
+	failFirst   bool // the first release of each session fails
 	requests    int
 	atRequest   func(n int) // told of each request before it is looked at
 	atClose     func()      // told of each close of an open session
@@ -47,6 +48,7 @@ type toySession struct {
 	busy             int
 	born, used       time.Time
 	closing          int
+	failed           bool          // its first release
 	second           chan struct{} // closed when a second closer is there
 }
 
@@ -419,8 +421,8 @@ func (y *toy) close(w http.ResponseWriter, r *http.Request) {
 		say(w, 200, `{"resources_session_id":%q}`, body.ID)
 	case held.cookie != cookie && y.broken == "refuses a close without the cookie":
 		say(w, 401, `{"detail":"who are you?"}`)
-	case y.failRelease:
-		y.failRelease = false
+	case y.failRelease, y.failFirst && !held.failed:
+		y.failRelease, held.failed = false, true
 		if y.broken == "forgets the state when a release fails" {
 			delete(y.sessions, body.ID)
 		}

@@ -210,8 +210,24 @@ func (r *Run) Blame(rule string, err error) error {
 // Together is what several looks at one rule come to: what any of them found wrong,
 // else nil when one could tell.
 func Together(looks ...error) error {
-	var wrong []error
-	var skips []error
+	wrong, skips := sorted(looks)
+	if len(wrong) == 0 && len(skips) == len(looks) {
+		return errors.Join(skips...)
+	}
+	return errors.Join(wrong...)
+}
+
+// All is what looks come to that a rule needs all of: what any of them found wrong,
+// else nil when each could tell.
+func All(looks ...error) error {
+	wrong, skips := sorted(looks)
+	if len(wrong) == 0 {
+		return errors.Join(skips...)
+	}
+	return errors.Join(wrong...)
+}
+
+func sorted(looks []error) (wrong, skips []error) {
 	for _, look := range looks {
 		var skip Skip
 		switch {
@@ -221,8 +237,5 @@ func Together(looks ...error) error {
 			wrong = append(wrong, look)
 		}
 	}
-	if len(wrong) == 0 && len(skips) == len(looks) {
-		return errors.Join(skips...)
-	}
-	return errors.Join(wrong...)
+	return wrong, skips
 }
