@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -515,6 +518,38 @@ func TestAServerThatGivesNoAnswerIsAnError(t *testing.T) {
 		if len(report.Rules) != 0 {
 			t.Errorf("rules were judged: %+v", report.Rules)
 		}
+	}
+}
+
+// A server may close a connection that it has kept whenever it likes, also when a
+// request is on its way.
+func TestAServerThatClosesKeptConnectionsPasses(t *testing.T) {
+	y := newToy(t, "")
+	target, err := url.Parse(y.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	type calls struct{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(calls{}).(*atomic.Int32).Add(1) > 1 {
+			panic(http.ErrAbortHandler)
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, calls{}, new(atomic.Int32))
+	}
+	server.Start()
+	defer server.Close()
+	config := checkOf(y)
+	config.URL = server.URL
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+	if y.open() != 0 {
+		t.Errorf("%d sessions are open", y.open())
 	}
 }
 

@@ -38,7 +38,9 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// A server is the one that is checked. Its connections are the check's own.
+// A server is the one that is checked. Each call has a connection of its own: one that
+// is kept may be closed by the server at any moment, which breaks no rule, and a call
+// is sent once.
 type server struct {
 	base      string // without a slash at its end
 	transport *http.Transport
@@ -48,6 +50,7 @@ type server struct {
 
 func newServer(base string) *server {
 	transport := pool.New()
+	transport.DisableKeepAlives = true
 	return &server{
 		base:      strings.TrimRight(base, "/"),
 		transport: transport,
