@@ -40,6 +40,7 @@
 //	seed-of-another-episode          of a bound id: 409
 //	seed-of-another-task             of a bound id: 409 (or 422)
 //	bad-task-data                    422, and nothing is bound
+//	releases-once                    however many closes, where releases can be counted
 //	closes-look-alike                the same bytes for a closed id and an unknown one
 //	verify-after-close               200, reward 0, masked, failure_kind and failure_reason
 //	tool-after-close                 404 with failure_kind

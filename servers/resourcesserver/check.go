@@ -161,7 +161,7 @@ func (c *check) rules() []probe.Rule {
 		{Name: "bad-task-data", Text: "A seed that is not valid is refused with 422, and its id is not bound.", Needs: needs(session), Judge: c.badTaskData},
 		{Name: "refused-seed-sets-no-cookie", Text: "A refused seed sets no cookie.", Needs: needs(session), Judge: c.refusedSeedSetsNoCookie},
 		{Name: "close-by-id-alone", Text: "A close without the cookie releases the session that its id names.", Needs: needs(session), Judge: c.closeByIDAlone},
-		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the same bytes, and releases nothing again.", Needs: needs(session), Judge: c.closeRepeated},
+		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the same bytes.", Needs: needs(session), Judge: c.closeRepeated},
 		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.closeUnknown},
 		{Name: "closes-look-alike", Text: "The closes of a closed id and of one that was never seeded get the same bytes.", Needs: needs(session), Judge: c.closesLookAlike},
 		{Name: "close-of-another-episode", Text: "A close that names another episode is refused with 409, and an open session stays as it is.", Needs: needs(session, c.hasState), Judge: c.closeOfAnotherEpisode},
@@ -169,7 +169,8 @@ func (c *check) rules() []probe.Rule {
 		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session, c.hasState), Judge: c.seedAfterUnknownClose},
 		{Name: "verify-after-close", Text: "A verify of a closed session gets 200, reward 0, mask_sample true, failure_kind session_lost or session_expired, and a failure_reason.", Needs: needs(session, c.hasState, c.hasCookie, c.hasVerify), Judge: c.verifyAfterClose},
 		{Name: "tool-after-close", Text: "A tool call of a closed session gets 404 with failure_kind session_lost or session_expired.", Needs: needs(session, c.hasState, c.hasCookie, c.hasTool, c.toolNeedsSession), Judge: c.toolAfterClose},
-		{Name: "concurrent-closes", Text: "Closes of one session at the same time all get 200 and the same bytes, and release it once.", Needs: needs(session), Judge: c.concurrentCloses},
+		{Name: "concurrent-closes", Text: "Closes of one session at the same time all get 200 and the same bytes.", Needs: needs(session), Judge: c.concurrentCloses},
+		{Name: "releases-once", Text: "Closes at the same time, and one that comes again, release a session once.", Needs: needs(session, c.seesReleases), Judge: c.releasesOnce},
 	}
 }
 
@@ -276,6 +277,13 @@ func (c *check) hasStatefulTool() string { return cmp.Or(c.hasTool(), c.toolNeed
 func (c *check) givesWindow() string {
 	if c.config.CloseRetryWindow == 0 {
 		return "how long closed ids are remembered is not given (--close-window D)"
+	}
+	return ""
+}
+
+func (c *check) seesReleases() string {
+	if c.config.Releases == nil {
+		return "how often a session is released is not seen from outside (Releases of a check in Go)"
 	}
 	return ""
 }

@@ -99,11 +99,12 @@ func TestABrokenServerFailsOnExactlyItsRule(t *testing.T) {
 		"refuses a close without the cookie":               "close-by-id-alone",
 		"answers a repeated close with 404":                "close-repeated",
 		"answers a repeated close otherwise":               "close-repeated",
-		"releases again for a repeated close":              "close-repeated",
+		"releases again for a repeated close":              "releases-once",
 		"answers the close of an unknown id with 404":      "close-unknown",
 		"tells unknown ids from closed ones":               "closes-look-alike",
 		"takes a close for another episode":                "close-of-another-episode",
 		"takes a close of a closed id for another episode": "close-of-another-episode",
+		"forgets a session when it refuses its close":      "close-of-another-episode",
 		"lets a seed through after the close":              "late-seed",
 		"does not fence unknown ids":                       "seed-after-unknown-close",
 		"scores a lost session 0":                          "verify-after-close",
@@ -111,7 +112,7 @@ func TestABrokenServerFailsOnExactlyItsRule(t *testing.T) {
 		"gives no reason for a lost session":               "verify-after-close",
 		"answers the tool of a lost session with 500":      "tool-after-close",
 		"names no kind for the tool of a lost session":     "tool-after-close",
-		"releases once for each concurrent closer":         "concurrent-closes",
+		"releases once for each concurrent closer":         "releases-once",
 		"forgets the state when a release fails":           "failed-release",
 		"names no kind for a failed release":               "failed-release",
 		"forgets fences early":                             "window-holds",
@@ -309,9 +310,41 @@ func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
 		"idle": idle, "busy-session-survives-idle": idle,
 		"expiry":         "the lifetime of a session is not given (--lifetime D)",
 		"failed-release": "no release failed during the check",
+		"releases-once":  "how often a session is released is not seen from outside (Releases of a check in Go)",
+		"seed-repeated":  tool + ", and " + verify,
 	}
 	if diff := cmp.Diff(want, skippedIn(report)); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+// What was not looked at has not passed: a fault that could not be seen is no proof
+// that there is none.
+func TestWhatWasNotLookedAtIsSkipped(t *testing.T) {
+	const state = "whether the session keeps its state is not seen: "
+	for _, test := range []struct {
+		broken, rule, why string
+		change            func(*resourcesserver.CheckConfig)
+	}{
+		{"resets a session that is seeded again", "seed-repeated", state + "no tool is given (--tool NAME:FILE)", func(c *resourcesserver.CheckConfig) { c.Tool = "" }},
+		{"releases again for a repeated close", "releases-once", "how often a session is released is not seen from outside (Releases of a check in Go)", func(c *resourcesserver.CheckConfig) { c.Releases = nil }},
+		{"forgets a session when it refuses its close", "close-of-another-episode", "no tool is given (--tool NAME:FILE), and no verify body is given (--verify FILE)", func(c *resourcesserver.CheckConfig) { c.Tool, c.Verify = "", nil }},
+		{"releases by the cookie only", "close-by-id-alone", "the server keeps no state (--stateless)", func(c *resourcesserver.CheckConfig) { c.Stateless = true }},
+		{"takes an agent-run seed in an episode's session", "agent-run-seed", "whether it is refused in an episode's session is not seen: the server keeps no state (--stateless)", func(c *resourcesserver.CheckConfig) { c.Stateless = true }},
+	} {
+		t.Run(test.broken, func(t *testing.T) {
+			t.Parallel()
+			y := newToy(t, test.broken)
+			config := checkOf(y)
+			test.change(&config)
+			report, err := resourcesserver.Check(t.Context(), config)
+			if err := errors.Join(err, report.Err()); err != nil {
+				t.Error(err)
+			}
+			if got := skippedIn(report)[test.rule]; got != test.why {
+				t.Errorf("%s was skipped as %q, want %q", test.rule, got, test.why)
+			}
+		})
 	}
 }
 

@@ -414,6 +414,9 @@ func (y *toy) close(w http.ResponseWriter, r *http.Request) {
 	case y.broken == "closes nothing":
 		say(w, 403, `{"detail":"never"}`)
 	case held.episode != episode && y.broken != "takes a close for another episode":
+		if y.broken == "forgets a session when it refuses its close" {
+			delete(y.sessions, body.ID)
+		}
 		say(w, 409, `{"detail":"another episode's"}`)
 	case held.cookie == cookie && y.broken == "takes no close with a cookie":
 		say(w, 400, `{"detail":"no cookies"}`)

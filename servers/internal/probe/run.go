@@ -218,11 +218,11 @@ func Together(looks ...error) error {
 }
 
 // All is what looks come to that a rule needs all of: what any of them found wrong,
-// else nil when each could tell.
+// else why the first could not tell that could not, else nil.
 func All(looks ...error) error {
 	wrong, skips := sorted(looks)
-	if len(wrong) == 0 {
-		return errors.Join(skips...)
+	if len(wrong) == 0 && len(skips) > 0 {
+		return skips[0]
 	}
 	return errors.Join(wrong...)
 }
