@@ -19,7 +19,7 @@
 //	seed                             200, the id, a cookie
 //	close                            with the cookie: 200
 //	seed-repeated                    the same reply, and the session as it is
-//	late-seed                        of a closed id: 409
+//	late-seed                        of a closed id: 409, for another episode too
 //	refused-seed-sets-no-cookie      whatever it is refused for
 //	close-by-id-alone                without the cookie: the session is gone
 //	close-repeated                   200 and the same bytes
@@ -39,6 +39,7 @@
 //	seed-with-other-data             of a bound id: 409 (or 422)
 //	seed-of-another-episode          of a bound id: 409
 //	seed-of-another-task             of a bound id: 409 (or 422)
+//	refused-seed-changes-nothing     of the session that the id is bound to
 //	bad-task-data                    422, and nothing is bound
 //	releases-once                    however many closes, where releases can be counted
 //	closes-look-alike                the same bytes for a closed id and an unknown one

@@ -101,12 +101,17 @@ func (c *check) seedRepeated(t *probe.Trial) error {
 	if !first.OK() {
 		return fmt.Errorf("a session to check it with could not be opened: %s", first)
 	}
-	again := c.sendSeed(t, s)
-	if err := again.Want("the repeated seed", 200); err != nil {
-		return err
-	}
-	if !bytes.Equal(first.Body, again.Body) {
-		return errors.New("the repeated seed got another reply than the first")
+	for range 2 {
+		again := c.sendSeed(t, s)
+		if err := again.Want("the repeated seed", 200); err != nil {
+			return err
+		}
+		if !bytes.Equal(first.Body, again.Body) {
+			return errors.New("the repeated seed got another reply than the first")
+		}
+		if first.SetsCookie() && !again.SetsCookie() {
+			return errors.New("the reply to the repeated seed sets no cookie: who has lost the first one cannot use the session")
+		}
 	}
 	if c.config.Stateless {
 		return nil
@@ -248,6 +253,31 @@ func (c *check) badTaskData(t *probe.Trial) error {
 	return nil
 }
 
+// conflicts sends the seeds of a bound id that its session conflicts with.
+func (c *check) conflicts(t *probe.Trial, s *probe.Session) []probe.Reply {
+	other := s.OtherEpisode()
+	return []probe.Reply{
+		t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.config.TaskID, c.otherData())),
+		t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)),
+		t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.otherTask(), c.config.TaskData)),
+	}
+}
+
+func (c *check) refusedSeedChangesNothing(t *probe.Trial) error {
+	s, err := c.open(t)
+	if err != nil {
+		return err
+	}
+	for _, reply := range c.conflicts(t, s) {
+		if reply.OK() {
+			err := errors.New("after others were refused, a seed that should be is not: the id is not bound any more")
+			return c.Blame("seed-with-other-data", c.Blame("seed-of-another-episode", c.Blame("seed-of-another-task", err)))
+		}
+	}
+	held := c.held(t, s)
+	return probe.All(held, c.Blame("seed-repeated", c.sendSeed(t, s).Want("the session's own seed after them", 200)))
+}
+
 func (c *check) refusedSeedSetsNoCookie(t *probe.Trial) error {
 	fresh := t.NewSession()
 	var replies []probe.Reply
@@ -259,16 +289,19 @@ func (c *check) refusedSeedSetsNoCookie(t *probe.Trial) error {
 		if err != nil {
 			return err
 		}
-		other := s.OtherEpisode()
-		replies = append(replies,
-			t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)),
-			t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.otherTask(), c.config.TaskData)))
-		if t.Close(s).OK() {
-			replies = append(replies, c.sendSeed(t, s))
+		replies = append(replies, c.conflicts(t, s)...)
+		for _, closed := range []*probe.Session{s, t.NewSession()} {
+			if t.Close(closed).OK() {
+				replies = append(replies, c.sendSeed(t, closed))
+			}
 		}
 	}
+	replies = slices.DeleteFunc(replies, func(reply probe.Reply) bool { return reply.Status < 400 })
+	if len(replies) == 0 {
+		return probe.Skip("none of the seeds was refused that should be")
+	}
 	for _, reply := range replies {
-		if reply.Status >= 400 && reply.SetsCookie() {
+		if reply.SetsCookie() {
 			return fmt.Errorf("a seed that was refused with %s sets a cookie", reply)
 		}
 	}
@@ -281,12 +314,13 @@ func (c *check) closeByIDAlone(t *probe.Trial) error {
 		return err
 	}
 	if err := t.CloseAlone(s).Want("the close without a cookie", 200); err != nil {
-		return err
+		return c.Blame("close", err)
 	}
 	if why := cmp.Or(c.hasState(), c.hasCookie()); why != "" {
 		return probe.Skip(why)
 	}
-	return c.gone(t, s)
+	gone := c.gone(t, s)
+	return probe.All(gone, c.Blame("late-seed", c.sendSeed(t, s).Want("the seed after it", 409)))
 }
 
 // gone is nil when a session answers as a closed one does.
@@ -316,6 +350,9 @@ func (c *check) closeRepeated(t *probe.Trial) error {
 	if !first.Same(second) {
 		return errors.New("the repeated close got another reply than the first")
 	}
+	if !first.Same(t.CloseAlone(s)) {
+		return errors.New("the repeated close without a cookie got another reply than the first")
+	}
 	return nil
 }
 
@@ -338,7 +375,7 @@ func (c *check) closesLookAlike(t *probe.Trial) error {
 		return c.Blame("close-unknown", fmt.Errorf("the close of an unknown id got %s", unknown))
 	}
 	if closed.Status != unknown.Status || !bytes.Equal(closed.Body, bytes.ReplaceAll(unknown.Body, []byte(stranger.ID), []byte(s.ID))) {
-		return errors.New("the answers tell a session that was open from one that never was")
+		return c.Blame("close-repeated", errors.New("the answers tell a session that was open from one that never was"))
 	}
 	return nil
 }
@@ -355,7 +392,19 @@ func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
 	if err := c.shut(t, s); err != nil {
 		return probe.All(held, err)
 	}
-	return probe.All(held, t.CloseFor(s, s.OtherEpisode()).Want("the close of a closed session for another episode", 409))
+	again := t.CloseFor(s, s.OtherEpisode()).Want("the close of a closed session for another episode", 409)
+	return probe.All(held, c.Blame("late-seed", again), c.closeOfUnknownForAnother(t))
+}
+
+// closeOfUnknownForAnother is about an id that is fenced without ever having been
+// seeded: its record has an episode too.
+func (c *check) closeOfUnknownForAnother(t *probe.Trial) error {
+	s := t.NewSession()
+	if reply := t.Close(s); !reply.OK() {
+		return c.Blame("close-unknown", fmt.Errorf("the close of an unknown id got %s", reply))
+	}
+	err := t.CloseFor(s, s.OtherEpisode()).Want("the close for another episode of an id that was closed and never seeded", 409)
+	return c.Blame("seed-after-unknown-close", c.Blame("late-seed", err))
 }
 
 func (c *check) lateSeed(t *probe.Trial) error {
@@ -363,7 +412,13 @@ func (c *check) lateSeed(t *probe.Trial) error {
 	if err != nil {
 		return err
 	}
-	return c.sendSeed(t, s).Want("the seed of a closed id", 409)
+	for range 2 {
+		if err := c.sendSeed(t, s).Want("the seed of a closed id", 409); err != nil {
+			return err
+		}
+	}
+	other := s.OtherEpisode()
+	return t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)).Want("the seed of a closed id for another episode", 409)
 }
 
 func (c *check) seedAfterUnknownClose(t *probe.Trial) error {
@@ -371,7 +426,7 @@ func (c *check) seedAfterUnknownClose(t *probe.Trial) error {
 	if reply := t.Close(s); !reply.OK() {
 		return c.Blame("close-unknown", fmt.Errorf("the close got %s", reply))
 	}
-	return c.sendSeed(t, s).Want("the seed that comes after it", 409)
+	return c.Blame("late-seed", c.sendSeed(t, s).Want("the seed that comes after it", 409))
 }
 
 func (c *check) verifyAfterClose(t *probe.Trial) error {
@@ -379,7 +434,12 @@ func (c *check) verifyAfterClose(t *probe.Trial) error {
 	if err != nil {
 		return err
 	}
-	return c.wantMasked(c.sendVerify(t, s), failures.SessionLost, failures.SessionExpired)
+	for range 2 { // the second one too is the verify of a session that is gone
+		if err := c.wantMasked(c.sendVerify(t, s), failures.SessionLost, failures.SessionExpired); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wantMasked is nil when a verify was answered as that of a session that is gone.

@@ -47,6 +47,7 @@ type toySession struct {
 	verifies         int
 	busy             int
 	born, used       time.Time
+	seeds            int
 	closing          int
 	failed           bool          // its first release
 	second           chan struct{} // closed when a second closer is there
@@ -58,6 +59,8 @@ type toyFence struct {
 	kind    string
 	ends    time.Time
 	seeded  bool
+	alone   bool // closed without a cookie
+	masked  bool // a verify of its session was
 }
 
 const (
@@ -189,6 +192,7 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, cookie string) {
 	}
 	episode, task, payload := string(body.Episode), string(body.Task), string(body.Data)
 	if status := y.refusal(body.ID, episode, task, payload); status != 0 {
+		y.afterRefusal(w, body)
 		say(w, status, `{"detail":"refused"}`)
 		return
 	}
@@ -202,7 +206,8 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, cookie string) {
 	case y.broken == "resets a session that is seeded again":
 		held.count = 0
 	}
-	if y.broken != "sets no cookie" {
+	held.seeds++
+	if y.broken != "sets no cookie" && (y.broken != "gives no cookie for a repeated seed" || held.seeds == 1) {
 		w.Header().Del("Set-Cookie")
 		http.SetCookie(w, &http.Cookie{Name: "toy", Value: held.cookie})
 	}
@@ -211,6 +216,21 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, cookie string) {
 		id = "another"
 	}
 	say(w, 200, `{"resources_session_id":%q,"resources_tools":{"server_name":"toy","headers":{"X-Toy":"token-%s"}}}`, id, held.cookie)
+}
+
+// afterRefusal is what a refused seed does that it should not.
+func (y *toy) afterRefusal(w http.ResponseWriter, body toyBody) {
+	held, fence := y.sessions[body.ID], y.fence(body.ID)
+	early := &http.Cookie{Name: "toy", Value: "early"}
+	switch {
+	case held != nil && y.broken == "forgets a session when it refuses a seed":
+		delete(y.sessions, body.ID)
+	case held != nil && y.broken == "binds an id to a seed that it refuses":
+		held.episode, held.task, held.payload = string(body.Episode), string(body.Task), string(body.Data)
+	case held != nil && held.payload != string(body.Data) && y.broken == "sets a cookie when it refuses other data",
+		fence != nil && !fence.seeded && y.broken == "sets a cookie when it refuses a seed of an id never seeded":
+		http.SetCookie(w, early)
+	}
 }
 
 // refusal is the status that a seed is refused with, 0 when it is not.
@@ -225,8 +245,13 @@ func (y *toy) refusal(id, episode, task, payload string) int {
 		return 422
 	}
 	if fence := y.fence(id); fence != nil {
-		if y.broken == "lets a seed through after the close" && fence.seeded {
+		switch {
+		case fence.seeded && y.broken == "lets a seed through after the close",
+			fence.episode != episode && y.broken == "lets a seed for another episode through after the close",
+			fence.alone && y.broken == "lets a seed through after a close without a cookie":
 			return 0
+		case y.broken == "answers a seed after the close with 500":
+			return 500
 		}
 		return 409
 	}
@@ -274,7 +299,11 @@ func (y *toy) agentRun(w http.ResponseWriter, cookie string) {
 // fence is the record of a closed id.
 func (y *toy) fence(id string) *toyFence {
 	fence := y.fences[id]
-	if fence == nil || !y.now.Before(fence.ends) && y.broken != "keeps fences for ever" {
+	if fence == nil {
+		return nil
+	}
+	forever := y.broken == "keeps fences for ever" || !fence.seeded && y.broken == "keeps the fences of ids never seeded for ever"
+	if !y.now.Before(fence.ends) && !forever {
 		return nil
 	}
 	return fence
@@ -378,7 +407,7 @@ func (y *toy) verify(w http.ResponseWriter, _ toyBody, cookie string) {
 		case "gives no reason for a lost session":
 			say(w, 200, `{"reward":0,"mask_sample":true,"failure_kind":%q}`, kind)
 		default:
-			say(w, 200, `{"reward":0.0,"mask_sample":true,"failure_kind":%q,"failure_reason":"gone"}`, kind)
+			say(w, 200, `{"reward":0.0,"mask_sample":%t,"failure_kind":%q,"failure_reason":"gone"}`, y.masks(cookie), kind)
 		}
 		return
 	}
@@ -401,7 +430,7 @@ func (y *toy) close(w http.ResponseWriter, r *http.Request) {
 	body, cookie := y.begin(r)
 	episode := string(body.Episode)
 	if fence := y.fence(body.ID); fence != nil {
-		y.closeAgain(w, body.ID, episode, fence)
+		y.closeAgain(w, body.ID, episode, cookie, fence)
 		return
 	}
 	held := y.sessions[body.ID]
@@ -433,8 +462,24 @@ func (y *toy) close(w http.ResponseWriter, r *http.Request) {
 	default:
 		y.meet(held)
 		y.release(body.ID, held, "session_lost")
+		y.fences[body.ID].alone = cookie == ""
+		if y.broken == "fences no id that was seeded" {
+			delete(y.fences, body.ID)
+		}
 		say(w, 200, `{"resources_session_id":%q}`, body.ID)
 	}
+}
+
+// masks is false for the second verify of a lost session, where that is what is broken.
+func (y *toy) masks(cookie string) bool {
+	for _, fence := range y.fences {
+		if fence.cookie == cookie && y.broken == "masks a lost session once" {
+			again := fence.masked
+			fence.masked = true
+			return !again
+		}
+	}
+	return true
 }
 
 // meet has closers of one session meet in the release, where that is what is
@@ -459,9 +504,14 @@ func (y *toy) meet(held *toySession) {
 	}
 }
 
-func (y *toy) closeAgain(w http.ResponseWriter, id, episode string, fence *toyFence) {
+func (y *toy) closeAgain(w http.ResponseWriter, id, episode, cookie string, fence *toyFence) {
+	takes := y.broken == "takes a close of a closed id for another episode" && fence.seeded ||
+		y.broken == "takes a close of an id never seeded for another episode" && !fence.seeded
 	switch {
-	case fence.episode != episode && y.broken != "takes a close of a closed id for another episode":
+	case fence.seeded && cookie == "" && y.broken == "wants the cookie for a repeated close":
+		say(w, 401, `{"detail":"who are you?"}`)
+		return
+	case fence.episode != episode && !takes:
 		say(w, 409, `{"detail":"another episode's"}`)
 		return
 	case y.broken == "answers a repeated close with 404":
@@ -470,7 +520,7 @@ func (y *toy) closeAgain(w http.ResponseWriter, id, episode string, fence *toyFe
 	case y.broken == "answers a repeated close otherwise":
 		say(w, 200, `{"resources_session_id":%q,"closed":true}`, id)
 		return
-	case y.broken == "renews the fence":
+	case y.broken == "renews the fence", cookie == "" && y.broken == "renews the fence for a close without a cookie":
 		fence.ends = y.now.Add(toyWindow)
 	case y.broken == "releases again for a repeated close":
 		y.released++

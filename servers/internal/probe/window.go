@@ -23,7 +23,7 @@ func Beyond(limit time.Duration) time.Duration {
 func (r *Run) JudgeWindow(w Window) {
 	r.JudgeTogether([]Rule{
 		{Name: "window-holds", Text: "Until shortly before the end of the retry window a closed id cannot be seeded.", Needs: w.Needs},
-		{Name: "window-ends", Text: "After the retry window a closed id can be seeded anew.", Needs: w.Needs},
+		{Name: "window-ends", Text: "After the retry window a closed id can be seeded anew, also one that was never seeded.", Needs: w.Needs},
 		{Name: "repeated-close-does-not-renew", Text: "A repeated close does not make the retry window longer.", Needs: w.Needs},
 	}, func(t []*Trial) []error {
 		holds, ends, renews := r.throughWindow(w, t[0], t[1], t[2])
@@ -44,10 +44,14 @@ func (r *Run) throughWindow(w Window, holding, ending, renewing *Trial) (holds, 
 		}
 		ids = append(ids, s)
 	}
+	unknown := ending.NewSession()
+	unknownClosed := ending.Close(unknown).OK() // else rule close-unknown has its fault
 	repeat, nearEnd, end := w.Length*2/3, w.Length*9/10, Beyond(w.Length)
 	err := r.Sleep(repeat)
-	if repeated := renewing.Close(ids[2]); !repeated.OK() {
-		renews = r.Blame("close-repeated", fmt.Errorf("the repeated close got %s", repeated))
+	for _, repeated := range []Reply{renewing.Close(ids[2]), renewing.CloseAlone(ids[2])} {
+		if !repeated.OK() {
+			renews = r.Blame("close-repeated", fmt.Errorf("the repeated close got %s", repeated))
+		}
 	}
 	err = errors.Join(err, r.Sleep(nearEnd-repeat))
 	holds = r.Blame("late-seed", w.Seed(holding, ids[0]).Want("the seed shortly before the end", 409))
@@ -58,6 +62,9 @@ func (r *Run) throughWindow(w Window, holding, ending, renewing *Trial) (holds, 
 		return err, err, err
 	}
 	ends = w.Seed(ending, ids[1]).Want("the seed after the window", 200)
+	if ends == nil && unknownClosed {
+		ends = w.Seed(ending, unknown).Want("the seed after the window of an id that was closed and never seeded", 200)
+	}
 	if renews == nil {
 		renews = w.Seed(renewing, ids[2]).Want("the seed after the window of the first close", 200)
 	}
