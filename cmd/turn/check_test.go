@@ -89,6 +89,7 @@ func TestABrokenRuleIsExitStatus1(t *testing.T) {
 	e := serveWeather(t)
 	breaking := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/verify" {
+			e.environment.Resources.ServeHTTP(httptest.NewRecorder(), r) // it ends agent-run sessions
 			_, _ = io.WriteString(w, `{"reward":0}`)
 			return
 		}
