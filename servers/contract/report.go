@@ -24,6 +24,9 @@ const (
 type Report struct {
 	Server string `json:"server"` // its base URL
 	Rules  []Rule `json:"rules"`  // in the order in which they were checked
+	// Incomplete is why the check was not brought to its end, so that the rules are not
+	// all that there are. "": it was.
+	Incomplete string `json:"incomplete,omitempty"`
 	// LeftOpen are the ids of sessions that the check has opened and that the
 	// server would not close, whatever was tried.
 	LeftOpen []string `json:"left_open,omitempty"`
@@ -115,6 +118,11 @@ func (r Report) WriteText(w io.Writer) error {
 	}
 	if len(r.LeftOpen) > 0 {
 		if _, err := fmt.Fprintln(w, r.leftOpenText()); err != nil {
+			return err
+		}
+	}
+	if r.Incomplete != "" {
+		if _, err := fmt.Fprintln(w, "not complete: "+printable(r.Incomplete)); err != nil {
 			return err
 		}
 	}

@@ -48,6 +48,22 @@ skip  tool                             A tool works.
 	}
 }
 
+// Who reads the report alone must not take it for that of a whole check.
+func TestAReportThatIsNotCompleteSaysSo(t *testing.T) {
+	cut := contract.Report{Server: "http://h:1", Incomplete: "the check was ended: \x1bstopped"}
+	var text strings.Builder
+	if err := cut.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := text.String(), "not complete: the check was ended:  stopped\n0 passed, 0 failed, 0 skipped: http://h:1\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	encoded, err := json.Marshal(cut)
+	if want := `{"server":"http://h:1","rules":[],"incomplete":"the check was ended: \u001bstopped","passed":0,"failed":0,"skipped":0}`; err != nil || string(encoded) != want {
+		t.Errorf("got %s, %v, want %s", encoded, err, want)
+	}
+}
+
 func TestErrHasWhatFailedAndNothingElse(t *testing.T) {
 	want := "http://h:1 does not keep the session contract:\n" + failedText + "these sessions could not be closed: resources-session-1"
 	if err := report.Err(); err == nil || err.Error() != want {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"example.com/turn/internal/rawjson"
@@ -81,6 +82,9 @@ func (c CheckConfig) Validate() error {
 	}
 	if err := protocol.CheckName(c.Tool); c.Tool != "" && err != nil {
 		wrong("the tool's name %q %w", c.Tool, err)
+	}
+	if slices.Contains(reserved, c.Tool) {
+		wrong("%s is no tool but a route of the server's", c.Tool)
 	}
 	if min(c.CloseRetryWindow, c.IdleTimeout, c.Lifetime, c.CleanupTimeout) < 0 {
 		wrong("a duration is negative")

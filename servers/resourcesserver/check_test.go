@@ -566,6 +566,9 @@ func TestAServerThatGivesNoAnswerIsAnError(t *testing.T) {
 		if len(report.Rules) != 0 {
 			t.Errorf("rules were judged: %+v", report.Rules)
 		}
+		if err != nil && report.Incomplete != err.Error() {
+			t.Errorf("the report says %q of %v", report.Incomplete, err)
+		}
 	}
 }
 
@@ -616,6 +619,14 @@ func TestAServerThatHangsIsLeftWhenTheContextEnds(t *testing.T) {
 	}
 	if len(report.LeftOpen) != 1 || !strings.HasPrefix(report.LeftOpen[0], "resources-session-") {
 		t.Errorf("the report names %v, want the session whose close hung too", report.LeftOpen)
+	}
+}
+
+func TestARouteOfTheServerIsNoTool(t *testing.T) {
+	config := checkOf(&toy{url: "http://h:1"})
+	config.Tool = "verify"
+	if err := config.Validate(); err == nil || err.Error() != "verify is no tool but a route of the server's" {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -66,6 +66,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 // End gives the connections back. The error says why the check is not complete.
 func (r *Run) End() (contract.Report, error) {
 	r.server.transport.CloseIdleConnections()
+	if r.err != nil {
+		r.report.Incomplete = r.err.Error()
+	}
 	return r.report, r.err
 }
 
@@ -208,11 +211,11 @@ func (r *Run) Blame(rule string, err error) error {
 }
 
 // Together is what several looks at one rule come to: what any of them found wrong,
-// else nil when one could tell.
+// else nil when one could tell, else why the first could not.
 func Together(looks ...error) error {
 	wrong, skips := sorted(looks)
-	if len(wrong) == 0 && len(skips) == len(looks) {
-		return errors.Join(skips...)
+	if len(looks) > 0 && len(skips) == len(looks) {
+		return skips[0]
 	}
 	return errors.Join(wrong...)
 }
