@@ -163,7 +163,7 @@ func (c *check) rules() []probe.Rule {
 		{Name: "seed-of-another-episode", Text: "A seed of a bound id for another episode is refused with 409.", Needs: needs(session, c.hasState), Judge: c.seedOfAnotherEpisode},
 		{Name: "seed-of-another-task", Text: "A seed of a bound id for another task is refused with 409, or with 422 when there is no such task.", Needs: needs(session, c.hasState), Judge: c.seedOfAnotherTask},
 		{Name: "bad-task-data", Text: "A seed that is not valid is refused with 422, and its id is not bound.", Needs: needs(session), Judge: c.badTaskData},
-		{Name: "refused-seed-changes-nothing", Text: "A refused seed of a bound id leaves the id's session as it is.", Needs: needs(session, c.hasState, c.hasCookie, c.hasEither), Judge: c.refusedSeedChangesNothing},
+		{Name: "refused-seed-changes-nothing", Text: "A refused seed of a bound id leaves the id's session as it is.", Needs: needs(session, c.hasState), Judge: c.refusedSeedChangesNothing},
 		{Name: "refused-seed-sets-no-cookie", Text: "A refused seed sets no cookie.", Needs: needs(session), Judge: c.refusedSeedSetsNoCookie},
 		{Name: "late-seed", Text: "A seed of a closed id is refused with 409, whatever episode it names and however often it comes.", Needs: needs(session, c.hasState), Judge: c.lateSeed},
 		{Name: "close-by-id-alone", Text: "A close without the cookie releases the session that its id names, and fences the id.", Needs: needs(session), Judge: c.closeByIDAlone},

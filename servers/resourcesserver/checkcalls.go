@@ -58,6 +58,10 @@ func (c *check) callTool(t *probe.Trial, s *probe.Session) probe.Reply {
 	return t.Post(probe.Call{Path: "/" + c.config.Tool, Cookie: s.Cookie(), Body: c.config.ToolArguments})
 }
 
+func (c *check) callToolAlone(t *probe.Trial) probe.Reply {
+	return t.Post(probe.Call{Path: "/" + c.config.Tool, Body: c.config.ToolArguments})
+}
+
 func (c *check) sendVerify(t *probe.Trial, s *probe.Session) probe.Reply {
 	return t.Post(probe.Call{Path: protocol.PathVerify, Cookie: s.Cookie(), Body: c.config.Verify})
 }

@@ -43,8 +43,24 @@ func (c *check) tool(t *probe.Trial) error {
 	}
 	reply := c.callTool(t, s)
 	c.toolWorks = reply.OK()
-	c.toolAlone = t.Post(probe.Call{Path: "/" + c.config.Tool, Body: c.config.ToolArguments}).OK()
+	c.toolAlone = c.keepsNoState(t, s)
 	return reply.Want("the tool call", 200)
+}
+
+// keepsNoState reports whether the tool answers without a session as it does in one.
+// Whose answers are always the same without a session, and always others in one, has
+// state there: that it answers at all then says that it hides the loss of a session.
+func (c *check) keepsNoState(t *probe.Trial, s *probe.Session) bool {
+	first := c.callToolAlone(t)
+	if !first.OK() {
+		return false
+	}
+	for range 2 {
+		if !first.Same(c.callToolAlone(t)) || first.Same(c.callTool(t, s)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *check) verify(t *probe.Trial) error {

@@ -90,7 +90,10 @@ func (c *check) releaseFailedWell(t *probe.Trial, s *probe.Session, reply probe.
 	if reply.Kind() != failures.SessionReleaseFailed {
 		return fmt.Errorf("failure_kind is %q, want %s", reply.Kind(), failures.SessionReleaseFailed)
 	}
-	return c.held(t, s)
+	if err := c.held(t, s); err != nil { // the seed of one that is gone would open another
+		return err
+	}
+	return c.Blame("seed-repeated", c.sendSeed(t, s).Want("the session's seed after the failed release", 200))
 }
 
 func (c *check) failedRelease(t *probe.Trial) error {

@@ -50,6 +50,7 @@ type toySession struct {
 	seeds            int
 	closing          int
 	failed           bool          // its first release
+	stuck            bool          // it is fenced too
 	second           chan struct{} // closed when a second closer is there
 }
 
@@ -259,6 +260,9 @@ func (y *toy) refusal(id, episode, task, payload string) int {
 	if held == nil {
 		return 0
 	}
+	if held.stuck {
+		return 409
+	}
 	for _, conflict := range []struct{ held, sent, name string }{
 		{held.episode, episode, "episode"}, {held.task, task, "task"}, {held.payload, payload, "data"},
 	} {
@@ -352,6 +356,10 @@ func (y *toy) add(w http.ResponseWriter, r *http.Request) {
 	held, kind := y.find(cookie)
 	if held == nil {
 		switch y.broken {
+		case "answers the tool of a lost session with 200":
+			say(w, 200, `{"error":"no session"}`)
+		case "answers the tool without a session from a fresh one":
+			say(w, 200, `{"count":1}`)
 		case "answers the tool of a lost session with 500":
 			say(w, 500, `{"detail":"oops"}`)
 		case "names no kind for the tool of a lost session":
@@ -458,6 +466,7 @@ func (y *toy) close(w http.ResponseWriter, r *http.Request) {
 		if y.broken == "forgets the state when a release fails" {
 			delete(y.sessions, body.ID)
 		}
+		held.stuck = y.broken == "fences an id whose release fails"
 		refuseWith(w, 503, y.words("session_release_failed", "names no kind for a failed release", ""))
 	default:
 		y.meet(held)
