@@ -45,6 +45,11 @@ type CheckConfig struct {
 	// Sleep waits until so much of the server's time has passed: a test may move
 	// the server's clock instead. Nil: a timer.
 	Sleep func(context.Context, time.Duration) error
+	// HoldTool has the next call of the tool go on until letGo is called; begun is
+	// closed when it is under way. It is for the rule that a session with a call
+	// under way is not idle. Nil: that needs a tool that takes longer than the
+	// IdleTimeout, and no Sleep.
+	HoldTool func() (begun <-chan struct{}, letGo func())
 
 	// CleanupTimeout is how long the closes at the end of each rule may take. 0: 30 s.
 	CleanupTimeout time.Duration
@@ -142,9 +147,10 @@ type check struct {
 	verifies  bool
 	verdict   verdictSeen // of the first session
 
-	live, lost sign // what open sessions answer, and closed ones; see learn
-	learned    bool
-	learning   bool
+	live     []sign // what open sessions answer; see learn
+	lost     sign   // what closed ones do
+	learned  bool
+	learning bool
 
 	watched []watchedRelease
 }

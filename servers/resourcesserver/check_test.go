@@ -36,6 +36,7 @@ func checkOf(y *toy) resourcesserver.CheckConfig {
 		IdleTimeout:      toyIdle,
 		Lifetime:         toyLifetime,
 		Sleep:            y.sleep,
+		HoldTool:         y.holdTool,
 		Releases:         y.releases,
 		FailRelease:      y.failNextRelease,
 	}
@@ -209,24 +210,22 @@ func TestAnInterruptedCheckLeavesNoSessionOpen(t *testing.T) {
 }
 
 // The kit's own server, with an environment that keeps state and a clock that moves.
-// Every rule is judged on the kit, and none is skipped: its clock is moved, its next
-// release can be made to fail, and its tool takes as long as the check sleeps.
+// Every rule is judged on the kit, and none is skipped: its clock is moved, its tool
+// can be held, and its next release can be made to fail.
 func TestTheKitKeepsTheContract(t *testing.T) {
 	const idle, lifetime = time.Minute, time.Hour
 	clock := newClock()
 	book := &book{}
 	environment := listing(book)
-	var (
-		slow   atomic.Bool           // the tool is to take longer than the idle timeout
-		called = make(chan struct{}) // it is under way
-		goOn   = make(chan struct{})
-	)
+	type hold struct{ begun, goOn chan struct{} }
+	var held atomic.Pointer[hold] // for the next tool call
+	call := environment.Tools[0].Call
 	environment.Tools[0].Call = func(ctx context.Context, l *ledger, arguments json.RawMessage) (any, error) {
-		if slow.CompareAndSwap(true, false) {
-			called <- struct{}{}
-			<-goOn
+		if h := held.Swap(nil); h != nil {
+			close(h.begun)
+			<-h.goOn
 		}
-		return book.add(ctx, l, arguments)
+		return call(ctx, l, arguments)
 	}
 	var failed atomic.Bool // the next release is to fail
 	environment.Release = func(ctx context.Context, l *ledger) error {
@@ -240,7 +239,6 @@ func TestTheKitKeepsTheContract(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := serve(t, server)
-	idles := 0
 	report, err := resourcesserver.Check(t.Context(), resourcesserver.CheckConfig{
 		URL:              b.url,
 		TaskID:           protocol.TaskID{Taskset: "ledgers", TaskID: "0"},
@@ -252,24 +250,14 @@ func TestTheKitKeepsTheContract(t *testing.T) {
 		IdleTimeout:      idle,
 		Lifetime:         lifetime,
 		Sleep: func(ctx context.Context, d time.Duration) error {
-			if d != idle+5*time.Second { // as long as it sleeps to be beyond the timeout
-				clock.advance(d)
-				return nil
-			}
-			if idles++; idles < 2 { // a session is left alone; the next call is to be slow
-				clock.advance(d)
-				slow.Store(true)
-				return nil
-			}
-			select {
-			case <-called: // a tool is under way
-			case <-ctx.Done():
-				return ctx.Err()
-			}
 			clock.advance(d)
-			server.Sweep(t.Context())
-			close(goOn)
+			server.Sweep(ctx)
 			return nil
+		},
+		HoldTool: func() (<-chan struct{}, func()) {
+			h := &hold{make(chan struct{}), make(chan struct{})}
+			held.Store(h)
+			return h.begun, func() { close(h.goOn) }
 		},
 		Releases: func() int {
 			book.mu.Lock()

@@ -50,17 +50,15 @@ func (c *check) expires(t *probe.Trial, wait func(*probe.Session) error) error {
 	return err
 }
 
-// busySurvivesIdle keeps a session busy with a tool that takes longer than the idle
-// timeout. The wait ends with the call: one that is over sooner shows nothing.
+// busySurvivesIdle keeps a session busy for longer than the idle timeout.
 func (c *check) busySurvivesIdle(t *probe.Trial) error {
 	s, err := c.open(t)
 	if err != nil {
 		return err
 	}
-	var answer probe.Reply
-	slept := c.SleepDuring(probe.Beyond(c.config.IdleTimeout), func() { answer = c.callTool(t, s) })
-	if slept != nil {
-		return probe.Skip("the tool answers within the idle timeout: it takes one that is slower")
+	answer, err := c.longCall(t, s)
+	if err != nil {
+		return err
 	}
 	if err := answer.Want("the tool call that was under way", 200); err != nil {
 		return err
@@ -69,6 +67,23 @@ func (c *check) busySurvivesIdle(t *probe.Trial) error {
 		return fmt.Errorf("after a call that took longer than the idle timeout: %w", err)
 	}
 	return nil
+}
+
+// longCall calls the tool for longer than the idle timeout. Where the tool is not
+// held, the wait ends with the call: one that is over sooner shows nothing.
+func (c *check) longCall(t *probe.Trial, s *probe.Session) (answer probe.Reply, err error) {
+	beyond, call := probe.Beyond(c.config.IdleTimeout), func() { answer = c.callTool(t, s) }
+	switch {
+	case c.config.HoldTool != nil:
+		begun, letGo := c.config.HoldTool()
+		err = c.SleepWithin(beyond, begun, letGo, call)
+		return answer, err
+	case c.config.Sleep != nil:
+		return answer, probe.Skip("with a Sleep of one's own it takes HoldTool to have a call under way meanwhile")
+	case c.SleepDuring(beyond, call) != nil:
+		return answer, probe.Skip("the tool answers within the idle timeout: it takes one that is slower")
+	}
+	return answer, nil
 }
 
 // A watchedRelease is one that failed by itself, and what was wrong with that.

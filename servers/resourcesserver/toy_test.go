@@ -23,10 +23,7 @@ type toy struct {
 
 	mu          sync.Mutex
 	now         time.Time
-	moved       chan struct{} // closed when the clock moves
-	idles       int           // how often the clock has moved just past the idle timeout
-	met         bool          // that call has come
-	entered     chan struct{} // gets a token for the tool call behind the first such move
+	hold        *toyHold // of the next tool call; nil when it is not held
 	sessions    map[string]*toySession
 	runs        map[string]bool // agent-run sessions, by cookie
 	fences      map[string]*toyFence
@@ -73,7 +70,7 @@ const (
 func newToy(t *testing.T, broken string) *toy {
 	t.Helper()
 	y := &toy{
-		broken: broken, now: time.Unix(1_800_000_000, 0), moved: make(chan struct{}), entered: make(chan struct{}, 1),
+		broken: broken, now: time.Unix(1_800_000_000, 0),
 		sessions: map[string]*toySession{}, runs: map[string]bool{}, fences: map[string]*toyFence{},
 	}
 	tools := mcp.NewServer(&mcp.Implementation{Name: "toy", Version: "1"}, nil)
@@ -99,33 +96,24 @@ func (y *toy) offer(tools *mcp.Server, name string) {
 	})
 }
 
-// sleep moves the toy's clock. The second time that it does so just past the idle
-// timeout, a tool call is on its way, which must find its session first.
-func (y *toy) sleep(ctx context.Context, d time.Duration) error {
-	if y.isSecondIdle(d) {
-		select {
-		case <-y.entered:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+// sleep moves the toy's clock.
+func (y *toy) sleep(_ context.Context, d time.Duration) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.now = y.now.Add(d)
-	close(y.moved)
-	y.moved = make(chan struct{})
 	return nil
 }
 
-func (y *toy) isSecondIdle(d time.Duration) bool {
-	if d != toyIdle+5*time.Second {
-		return false
-	}
+// holdTool has the next tool call go on until it is let go.
+func (y *toy) holdTool() (begun <-chan struct{}, letGo func()) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	y.idles++
-	return y.idles == 2
+	hold := &toyHold{begun: make(chan struct{}), goOn: make(chan struct{})}
+	y.hold = hold
+	return hold.begun, func() { close(hold.goOn) }
 }
+
+type toyHold struct{ begun, goOn chan struct{} }
 
 func (y *toy) open() int {
 	y.mu.Lock()
@@ -374,9 +362,9 @@ func (y *toy) add(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	held.busy++
-	if y.idles > 0 && !y.met && y.broken != "never gets idle" {
-		y.met = true
-		y.wait(r)
+	if hold := y.hold; hold != nil {
+		y.hold = nil
+		y.wait(r, hold)
 	}
 	held.busy--
 	if y.broken != "expires a busy session" {
@@ -386,15 +374,13 @@ func (y *toy) add(w http.ResponseWriter, r *http.Request) {
 	say(w, 200, `{"count":%d}`, held.count)
 }
 
-// wait lets the clock know of a tool call, and has it take until the clock has moved.
-// y.mu is held, but not meanwhile.
-func (y *toy) wait(r *http.Request) {
-	moved := y.moved
-	y.entered <- struct{}{}
+// wait has a tool call go on until it is let go. y.mu is held, but not meanwhile.
+func (y *toy) wait(r *http.Request, hold *toyHold) {
+	close(hold.begun)
 	y.mu.Unlock()
 	defer y.mu.Lock()
 	select {
-	case <-moved:
+	case <-hold.goOn:
 	case <-r.Context().Done():
 	}
 }

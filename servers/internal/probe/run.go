@@ -93,6 +93,26 @@ func (r *Run) SleepDuring(d time.Duration, call func()) error {
 	return err
 }
 
+// SleepWithin sleeps within a call: it waits until the call has begun, sleeps, lets
+// it go on and returns when it has ended. The error says that the call, or the check,
+// ended first.
+func (r *Run) SleepWithin(d time.Duration, begun <-chan struct{}, letGo, call func()) error {
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	var calling sync.WaitGroup
+	defer calling.Wait()
+	defer letGo()
+	calling.Go(func() {
+		call()
+		cancel(errEndedFirst)
+	})
+	select {
+	case <-begun:
+		return r.config.Sleep(ctx, d)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 var errEndedFirst = errors.New("the call ended before the sleep")
 
 // A Rule is a rule of the contract and how it is judged.
