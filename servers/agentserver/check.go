@@ -23,8 +23,8 @@ type CheckConfig struct {
 	// ToolAccesses and SandboxAccess are those of the seeds. Nil: [] and null.
 	ToolAccesses  json.RawMessage
 	SandboxAccess json.RawMessage
-	// Params are the responses_create_params of a turn, which the check has the
-	// agent make once. Nil: the rules about turns are skipped.
+	// Params are the responses_create_params of a turn, which the check has the agent
+	// make three times. Nil: the rules about turns are skipped.
 	Params json.RawMessage
 
 	// CloseRetryWindow is how long the server remembers a closed id. 0: the rules
@@ -116,19 +116,19 @@ func (c *check) rules() []probe.Rule {
 		{Name: "seed", Text: "A seed is answered with 200, the id that it sent, and a cookie.", Judge: c.seed},
 		{Name: "responses", Text: "A turn with the session's cookie is answered with 200 and an object whose output is an array.", Needs: needs(session, c.hasCookie, c.givesParams), Judge: c.responses},
 		{Name: "close", Text: "A close with the session's cookie is answered with 200 and the id.", Needs: needs(session), Judge: c.closes},
-		{Name: "seed-repeated", Text: "The same seed again gets the same bytes.", Needs: needs(session), Judge: c.seedRepeated},
-		{Name: "seed-with-another-body", Text: "A seed of an open session's id with another body is refused with 409.", Needs: needs(session), Judge: c.seedWithAnotherBody},
-		{Name: "late-seed", Text: "A seed of a closed id is refused with 409.", Needs: needs(session), Judge: c.lateSeed},
+		{Name: "seed-repeated", Text: "The same seed again gets the same bytes and a cookie that serves for a turn.", Needs: needs(session), Judge: c.seedRepeated},
+		{Name: "seed-with-another-body", Text: "A seed of an open session's id with another body is refused with 409, and the id stays bound to the first.", Needs: needs(session), Judge: c.seedWithAnotherBody},
+		{Name: "late-seed", Text: "A seed of a closed id is refused with 409, whatever episode it names and however often it comes.", Needs: needs(session), Judge: c.lateSeed},
 		{Name: "seed-with-two-tools-of-one-name", Text: "A seed with two tool accesses of one name is refused with 422.", Needs: needs(session), Judge: c.seedWithTwoTools},
 		{Name: "seed-with-unknown-required-tool", Text: "A seed with a required tool access of a kind that the agent does not know is refused with 422.", Needs: needs(session), Judge: c.seedWithUnknownTool},
 		{Name: "refused-seed-sets-no-cookie", Text: "A refused seed sets no cookie.", Needs: needs(session), Judge: c.refusedSeedSetsNoCookie},
 		{Name: "responses-without-session", Text: "A turn without a session's cookie is refused with 409.", Needs: needs(session, c.givesParams), Judge: c.responsesWithoutSession},
 		{Name: "responses-after-close", Text: "A turn of a closed session is refused with 409.", Needs: needs(session, c.hasCookie, c.givesParams), Judge: c.responsesAfterClose},
-		{Name: "close-by-id-alone", Text: "A close without the cookie ends the session that its id names.", Needs: needs(session), Judge: c.closeByIDAlone},
-		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the stored receipt, to the byte.", Needs: needs(session), Judge: c.closeRepeated},
+		{Name: "close-by-id-alone", Text: "A close without the cookie ends the session that its id names, and fences the id.", Needs: needs(session), Judge: c.closeByIDAlone},
+		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the stored receipt, to the byte, with the cookie or without.", Needs: needs(session), Judge: c.closeRepeated},
 		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.closeUnknown},
 		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session), Judge: c.seedAfterUnknownClose},
-		{Name: "close-of-another-episode", Text: "A close that names another episode is refused with 409, and an open session stays as it is.", Needs: needs(session), Judge: c.closeOfAnotherEpisode},
+		{Name: "close-of-another-episode", Text: "A close that names another episode than the session's, or than the first close's, is refused with 409, and an open session's id stays bound.", Needs: needs(session), Judge: c.closeOfAnotherEpisode},
 		{Name: "concurrent-closes", Text: "Closes of one session at the same time all get 200 and the same receipt.", Needs: needs(session), Judge: c.concurrentCloses},
 	}
 }

@@ -22,13 +22,17 @@ type toy struct {
 	now       time.Time
 	sessions  map[string]*toySession
 	fences    map[string]*toyFence
-	made      int // cookies
+	kept      map[string]bool // cookies that serve after the close
+	made      int             // cookies
 	receipts  int
 	requests  int
 	atRequest func(n int) // told of each request before it is looked at
 }
 
-type toySession struct{ episode, body, cookie string }
+type toySession struct {
+	episode, body, cookie string
+	tools                 int
+}
 
 type toyFence struct {
 	episode, receipt string
@@ -40,7 +44,7 @@ const toyWindow = 300 * time.Second
 
 func newToy(t *testing.T, broken string) *toy {
 	t.Helper()
-	y := &toy{broken: broken, now: time.Unix(1_800_000_000, 0), sessions: map[string]*toySession{}, fences: map[string]*toyFence{}}
+	y := &toy{broken: broken, now: time.Unix(1_800_000_000, 0), sessions: map[string]*toySession{}, fences: map[string]*toyFence{}, kept: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/agent_sessions", y.route((*toy).seed))
 	mux.HandleFunc("POST /v1/agent_sessions/close", y.route((*toy).close))
@@ -103,21 +107,27 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, _ string) {
 		http.SetCookie(w, &http.Cookie{Name: "toy", Value: "early"})
 	}
 	if status := y.refusal(body); status != 0 {
+		y.afterRefusal(w, body)
 		tell(w, status, `{"detail":"refused"}`)
 		return
 	}
 	held := y.sessions[body.ID]
-	reply := ""
+	reply, cookies := "", true
 	switch {
 	case held == nil:
 		y.made++
-		held = &toySession{episode: string(body.Episode), body: body.text(), cookie: fmt.Sprintf("secret-%06d", y.made)}
+		held = &toySession{episode: string(body.Episode), body: body.text(), cookie: fmt.Sprintf("secret-%06d", y.made), tools: len(body.Tools)}
 		y.sessions[body.ID] = held
 		delete(y.fences, body.ID)
 	case y.broken == "answers a repeated seed otherwise":
 		reply = `,"again":true`
+	case y.broken == "gives no cookie for a repeated seed":
+		cookies = false
+	case y.broken == "gives a new cookie for a repeated seed":
+		cookies = false
+		http.SetCookie(w, &http.Cookie{Name: "toy", Value: "new"})
 	}
-	if y.broken != "sets no cookie" {
+	if cookies && y.broken != "sets no cookie" {
 		w.Header().Del("Set-Cookie")
 		http.SetCookie(w, &http.Cookie{Name: "toy", Value: held.cookie})
 	}
@@ -126,6 +136,17 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, _ string) {
 		id = "another"
 	}
 	tell(w, 200, `{"agent_session_id":%q%s}`, id, reply)
+}
+
+// afterRefusal is what a refused seed does that it should not.
+func (y *toy) afterRefusal(w http.ResponseWriter, body toyBody) {
+	held := y.sessions[body.ID]
+	switch {
+	case held != nil && y.broken == "binds an id to a seed that it refuses":
+		held.episode, held.body, held.tools = string(body.Episode), body.text(), len(body.Tools)
+	case held != nil && held.tools != len(body.Tools) && y.broken == "sets a cookie when it refuses other tools":
+		http.SetCookie(w, &http.Cookie{Name: "toy", Value: "early"})
+	}
 }
 
 func (b toyBody) text() string { return string(b.Episode) + string(b.Task) }
@@ -138,13 +159,20 @@ func (y *toy) refusal(body toyBody) int {
 		return y.status(422, "takes any required tool", "answers a required tool with 500")
 	}
 	if fence := y.fence(body.ID); fence != nil {
-		if y.broken == "lets a seed through after the close" && fence.seeded {
+		switch {
+		case fence.seeded && y.broken == "lets a seed through after the close",
+			fence.episode != string(body.Episode) && y.broken == "lets a seed for another episode through after the close":
 			return 0
+		case y.broken == "answers a seed after the close with 500":
+			return 500
 		}
 		return 409
 	}
 	if held := y.sessions[body.ID]; held != nil && held.body != body.text() {
 		return y.status(409, "takes another body", "answers another body with 500")
+	}
+	if held := y.sessions[body.ID]; held != nil && held.tools != len(body.Tools) {
+		return y.status(409, "takes other tools", "answers other tools with 500")
 	}
 	return 0
 }
@@ -162,14 +190,18 @@ func (y *toy) status(usual int, takes, fails string) int {
 
 func (y *toy) fence(id string) *toyFence {
 	fence := y.fences[id]
-	if fence == nil || !y.now.Before(fence.ends) && y.broken != "keeps fences for ever" {
+	if fence == nil {
+		return nil
+	}
+	forever := y.broken == "keeps fences for ever" || !fence.seeded && y.broken == "keeps the fences of ids never seeded for ever"
+	if !y.now.Before(fence.ends) && !forever {
 		return nil
 	}
 	return fence
 }
 
 func (y *toy) respond(w http.ResponseWriter, _ toyBody, cookie string) {
-	held := cookie == "" && y.broken == "answers anybody" || cookie != "" && y.broken == "answers when closed"
+	held := y.kept[cookie] || cookie == "" && y.broken == "answers anybody" || cookie != "" && y.broken == "answers when closed"
 	for _, s := range y.sessions {
 		held = held || s.cookie == cookie && cookie != ""
 	}
@@ -187,11 +219,11 @@ func (y *toy) close(w http.ResponseWriter, body toyBody, cookie string) {
 	episode := string(body.Episode)
 	held, fence := y.sessions[body.ID], y.fence(body.ID)
 	switch {
-	case fence != nil && fence.episode != episode && y.broken != "takes a close of a closed id for another episode",
+	case fence != nil && fence.episode != episode && !y.takesAnother(fence),
 		held != nil && held.episode != episode && y.broken != "takes a close for another episode":
 		tell(w, 409, `{"detail":"another episode's"}`)
 	case fence != nil:
-		y.closeAgain(w, body.ID, fence)
+		y.closeAgain(w, body.ID, cookie, fence)
 	case held == nil && y.broken == "answers the close of an unknown id with 404":
 		tell(w, 404, `{"detail":"unknown"}`)
 	case held != nil && held.cookie == cookie && y.broken == "takes no close with a cookie":
@@ -201,14 +233,23 @@ func (y *toy) close(w http.ResponseWriter, body toyBody, cookie string) {
 	default:
 		y.release(w, body.ID, episode, held)
 	}
+	if held != nil && cookie == "" && y.broken == "fences an id and keeps its session without the cookie" {
+		y.kept[held.cookie] = true
+	}
 }
 
-func (y *toy) closeAgain(w http.ResponseWriter, id string, fence *toyFence) {
-	switch y.broken {
-	case "forgets the receipt":
+// takesAnother reports whether a close of a closed id may name any episode.
+func (y *toy) takesAnother(fence *toyFence) bool {
+	return y.broken == "takes a close of a closed id for another episode" && fence.seeded ||
+		y.broken == "takes a close of an id never seeded for another episode" && !fence.seeded
+}
+
+func (y *toy) closeAgain(w http.ResponseWriter, id, cookie string, fence *toyFence) {
+	switch {
+	case y.broken == "forgets the receipt", cookie == "" && y.broken == "forgets the receipt without the cookie":
 		tell(w, 200, `{"agent_session_id":%q}`, id)
 		return
-	case "renews the fence":
+	case y.broken == "renews the fence", cookie == "" && y.broken == "renews the fence for a close without a cookie":
 		fence.ends = y.now.Add(toyWindow)
 	}
 	tell(w, 200, "%s", fence.receipt)
@@ -222,7 +263,7 @@ func (y *toy) release(w http.ResponseWriter, id, episode string, held *toySessio
 	if y.broken == "forgets fences early" {
 		window /= 2
 	}
-	if held != nil || y.broken != "does not fence unknown ids" {
+	if held == nil && y.broken != "does not fence unknown ids" || held != nil && y.broken != "fences no id that was seeded" {
 		y.fences[id] = &toyFence{episode: episode, receipt: receipt, ends: y.now.Add(window), seeded: held != nil}
 	}
 	tell(w, 200, "%s", receipt)

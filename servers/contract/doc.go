@@ -55,7 +55,7 @@
 // Of agent servers only:
 //
 //	responses                        a turn: 200 and an output
-//	seed-with-another-body           of an open session's id: 409
+//	seed-with-another-body           of an open session's id: 409, and the id stays bound
 //	seed-with-two-tools-of-one-name  422
 //	seed-with-unknown-required-tool  422
 //	responses-without-session        409
