@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ type checkCommand struct {
 type checkFlags struct {
 	URL            string        `arg:"" name:"url" help:"Base URL of the server."`
 	CloseWindow    time.Duration `help:"How long the server remembers closed ids: the check waits for the end of it (default: that is not checked)." placeholder:"D"`
-	CleanupTimeout time.Duration `help:"Limit on the closes at the end of each rule." default:"30s"`
+	CleanupTimeout time.Duration `help:"Limit on each close at the end of a rule." default:"30s"`
 	JSON           bool          `name:"json" help:"Print the report as one JSON object."`
 }
 
@@ -34,7 +35,7 @@ type checkResourcesCommand struct {
 	checkFlags
 	Seed        string        `required:"" help:"JSON file with a task that the server takes: {\"task_id\": {\"taskset\", \"task_id\"}, \"task_data\": {…}}." placeholder:"FILE"`
 	Verify      string        `help:"JSON file with the body of a verify of that task: {\"responses_create_params\", \"response\", …}." placeholder:"FILE"`
-	Tool        string        `help:"A tool, and a JSON file with the arguments that it is called with." placeholder:"NAME:FILE"`
+	Tool        string        `help:"A tool, and a JSON file with the arguments that it is called with, several times and in any session." placeholder:"NAME:FILE"`
 	Stateless   bool          `help:"The server keeps nothing between calls: skip what needs that."`
 	IdleTimeout time.Duration `help:"How long a session may be left alone: the check waits for it (default: that is not checked)." placeholder:"D"`
 	Lifetime    time.Duration `help:"How long after its seed a session ends: the check waits for it (default: that is not checked)." placeholder:"D"`
@@ -78,7 +79,8 @@ func (c *checkResourcesCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(checkResourcesHint, "%w", err)
 	}
-	return c.check(ctx, p, func(ctx context.Context) (contract.Report, error) {
+	return c.check(ctx, p, func(ctx context.Context, judged func(contract.Rule)) (contract.Report, error) {
+		config.Judged = judged
 		return resourcesserver.Check(ctx, config)
 	})
 }
@@ -126,7 +128,8 @@ func (c *checkAgentCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(checkAgentHint, "%w", err)
 	}
-	return c.check(ctx, p, func(ctx context.Context) (contract.Report, error) {
+	return c.check(ctx, p, func(ctx context.Context, judged func(contract.Rule)) (contract.Report, error) {
+		config.Judged = judged
 		return agentserver.Check(ctx, config)
 	})
 }
@@ -145,12 +148,22 @@ func (c *checkAgentCommand) config() (agentserver.CheckConfig, error) {
 }
 
 // check makes a check until a signal ends it, and prints what came out.
-func (f checkFlags) check(ctx context.Context, p program, check func(context.Context) (contract.Report, error)) error {
+func (f checkFlags) check(ctx context.Context, p program, check func(context.Context, func(contract.Rule)) (contract.Report, error)) error {
 	signalled, stop := untilSignal(ctx)
 	defer stop()
-	report, err := check(signalled)
-	if printed := f.print(p, report); printed != nil && err == nil {
-		err = fmt.Errorf("the report could not be printed: %w", printed)
+	out := &printing{w: p.Stdout}
+	judged := out.rule
+	if f.JSON {
+		judged = nil
+	}
+	report, err := check(signalled, judged)
+	if f.JSON {
+		out.json(report)
+	} else {
+		out.end(report)
+	}
+	if out.err != nil && err == nil {
+		err = fmt.Errorf("the report could not be printed: %w", out.err)
 	}
 	var signal stopSignal
 	switch {
@@ -164,15 +177,31 @@ func (f checkFlags) check(ctx context.Context, p program, check func(context.Con
 	return nil
 }
 
-// print writes the report to the standard output itself: nothing of it may be
-// dropped, and no session is open any more that a slow reader could keep.
-func (f checkFlags) print(p program, report contract.Report) error {
-	if !f.JSON {
-		return report.WriteText(p.Stdout)
+// A printing writes a report to the standard output itself: nothing of it may be
+// dropped. It ends with its first error.
+type printing struct {
+	w   io.Writer
+	err error
+}
+
+// rule prints a rule when it is judged. No session of it is open any more that a slow
+// reader could keep.
+func (p *printing) rule(rule contract.Rule) {
+	if p.err == nil {
+		p.err = rule.WriteText(p.w)
 	}
-	encoder := json.NewEncoder(p.Stdout)
+}
+
+func (p *printing) end(report contract.Report) {
+	if p.err == nil {
+		p.err = report.WriteEnd(p.w)
+	}
+}
+
+func (p *printing) json(report contract.Report) {
+	encoder := json.NewEncoder(p.w)
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(report)
+	p.err = encoder.Encode(report)
 }
 
 // readJSON reads the file of a flag, which holds a JSON object. The error names the

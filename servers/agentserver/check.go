@@ -34,8 +34,11 @@ type CheckConfig struct {
 	// the server's clock instead. Nil: a timer.
 	Sleep func(context.Context, time.Duration) error
 
-	// CleanupTimeout is how long the closes at the end of each rule may take. 0: 30 s.
+	// CleanupTimeout is how long each close at the end of a rule may take. 0: 30 s.
 	CleanupTimeout time.Duration
+	// Judged is told of each rule as soon as it is judged: some wait for minutes.
+	// Nil: nobody is.
+	Judged func(contract.Rule)
 }
 
 // Validate reports everything that is wrong with the config.
@@ -57,8 +60,11 @@ func (c CheckConfig) Validate() error {
 	if _, err := rawjson.ParseObject(c.Params); c.Params != nil && err != nil {
 		wrong("responses_create_params: %w", err)
 	}
-	if min(c.CloseRetryWindow, c.CleanupTimeout) < 0 {
-		wrong("a duration is negative")
+	if c.CloseRetryWindow < 0 {
+		wrong("CloseRetryWindow is negative")
+	}
+	if c.CleanupTimeout < 0 {
+		wrong("CleanupTimeout is negative")
 	}
 	return errors.Join(errs...)
 }
@@ -82,6 +88,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 		URL:            config.URL,
 		CleanupTimeout: config.CleanupTimeout,
 		Sleep:          config.Sleep,
+		Judged:         config.Judged,
 		Protocol: probe.Protocol{
 			SeedPath:  protocol.PathAgentSessions,
 			ClosePath: protocol.PathCloseAgent,
@@ -153,14 +160,14 @@ func (c *check) hasCookie() string {
 
 func (c *check) givesParams() string {
 	if c.config.Params == nil {
-		return "no turn is given (responses_create_params in the file of --seed)"
+		return "no turn is given (Params, responses_create_params in the file of --seed)"
 	}
 	return ""
 }
 
 func (c *check) givesWindow() string {
 	if c.config.CloseRetryWindow == 0 {
-		return "how long closed ids are remembered is not given (--close-window D)"
+		return "how long closed ids are remembered is not given (CloseRetryWindow, --close-window D)"
 	}
 	return ""
 }

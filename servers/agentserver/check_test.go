@@ -149,7 +149,7 @@ func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
 	if err := errors.Join(err, report.Err()); err != nil {
 		t.Fatal(err)
 	}
-	const turn, window = "no turn is given (responses_create_params in the file of --seed)", "how long closed ids are remembered is not given (--close-window D)"
+	const turn, window = "no turn is given (Params, responses_create_params in the file of --seed)", "how long closed ids are remembered is not given (CloseRetryWindow, --close-window D)"
 	want := map[string]string{
 		"seed-repeated":     "whether the cookie serves for a turn is not seen: " + turn,
 		"close-by-id-alone": "whether the session has ended is not seen: " + turn,
@@ -173,7 +173,7 @@ func TestACheckConfigIsValidatedWhole(t *testing.T) {
 	})
 	want := "checking an agent server: the server: the URL must not have a query or a fragment\n" +
 		"the task id lacks a taskset or a task_id\ntool_accesses is no JSON array\n" +
-		"responses_create_params: want an object, got an array\na duration is negative"
+		"responses_create_params: want an object, got an array\nCloseRetryWindow is negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

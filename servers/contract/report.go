@@ -78,7 +78,7 @@ func (r Report) Err() error {
 	var errs []error
 	for _, rule := range r.Failed() {
 		var text strings.Builder
-		_ = rule.writeText(&text) // a Builder takes everything
+		_ = rule.WriteText(&text) // a Builder takes everything
 		errs = append(errs, errors.New(strings.TrimSuffix(text.String(), "\n")))
 	}
 	if len(r.LeftOpen) > 0 {
@@ -108,31 +108,39 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	}{plain(r), r.Count(Passed), r.Count(Failed), r.Count(Skipped)})
 }
 
-// WriteText writes the report for a person: a line a rule, the exchanges below
-// the failed ones, and the counts.
+// WriteText writes the report for a person: its rules, and its end.
 func (r Report) WriteText(w io.Writer) error {
 	for _, rule := range r.Rules {
-		if err := rule.writeText(w); err != nil {
+		if err := rule.WriteText(w); err != nil {
 			return err
 		}
 	}
+	return r.WriteEnd(w)
+}
+
+// WriteEnd writes what comes behind the rules: what was left open, why the check is
+// not complete, and the counts. Of a check that came to no rule there is nothing to
+// count.
+func (r Report) WriteEnd(w io.Writer) error {
+	var text strings.Builder
 	if len(r.LeftOpen) > 0 {
-		if _, err := fmt.Fprintln(w, r.leftOpenText()); err != nil {
-			return err
-		}
+		fmt.Fprintln(&text, r.leftOpenText())
 	}
-	if r.Incomplete != "" {
-		if _, err := fmt.Fprintln(w, "not complete: "+printable(r.Incomplete)); err != nil {
-			return err
-		}
+	if r.Incomplete != "" && len(r.Rules) > 0 {
+		fmt.Fprintln(&text, "not complete: "+printable(r.Incomplete))
 	}
-	_, err := fmt.Fprintf(w, "%d passed, %d failed, %d skipped: %s\n", r.Count(Passed), r.Count(Failed), r.Count(Skipped), r.Server)
+	if len(r.Rules) > 0 {
+		fmt.Fprintf(&text, "%d passed, %d failed, %d skipped: %s\n", r.Count(Passed), r.Count(Failed), r.Count(Skipped), r.Server)
+	}
+	_, err := io.WriteString(w, text.String())
 	return err
 }
 
 var labels = map[Outcome]string{Passed: "ok", Failed: "FAIL", Skipped: "skip"}
 
-func (r Rule) writeText(w io.Writer) error {
+// WriteText writes a rule for a person: a line, why it failed or was skipped, and what
+// was sent and came back.
+func (r Rule) WriteText(w io.Writer) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%-4s  %-31s  %s\n", labels[r.Outcome], r.Name, r.Text)
 	if r.Why != "" {

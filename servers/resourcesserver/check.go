@@ -51,8 +51,11 @@ type CheckConfig struct {
 	// IdleTimeout, and no Sleep.
 	HoldTool func() (begun <-chan struct{}, letGo func())
 
-	// CleanupTimeout is how long the closes at the end of each rule may take. 0: 30 s.
+	// CleanupTimeout is how long each close at the end of a rule may take. 0: 30 s.
 	CleanupTimeout time.Duration
+	// Judged is told of each rule as soon as it is judged: some wait for minutes.
+	// Nil: nobody is.
+	Judged func(contract.Rule)
 
 	// Releases is the number of releases that the server has run so far. Nil: what
 	// can be seen of them from outside must do.
@@ -91,8 +94,18 @@ func (c CheckConfig) Validate() error {
 	if slices.Contains(reserved, c.Tool) {
 		wrong("%s is no tool but a route of the server's", c.Tool)
 	}
-	if min(c.CloseRetryWindow, c.IdleTimeout, c.Lifetime, c.CleanupTimeout) < 0 {
-		wrong("a duration is negative")
+	for _, limit := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"CloseRetryWindow", c.CloseRetryWindow},
+		{"IdleTimeout", c.IdleTimeout},
+		{"Lifetime", c.Lifetime},
+		{"CleanupTimeout", c.CleanupTimeout},
+	} {
+		if limit.value < 0 {
+			wrong("%s is negative", limit.name)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -113,6 +126,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 		URL:            config.URL,
 		CleanupTimeout: config.CleanupTimeout,
 		Sleep:          config.Sleep,
+		Judged:         config.Judged,
 		Protocol: probe.Protocol{
 			SeedPath:  protocol.PathSeedSession,
 			ClosePath: protocol.PathCloseSession,
@@ -211,7 +225,7 @@ func (c *check) session() string {
 
 func (c *check) hasState() string {
 	if c.config.Stateless {
-		return "the server keeps no state (--stateless)"
+		return "the server keeps no state (Stateless, --stateless)"
 	}
 	return ""
 }
@@ -225,14 +239,14 @@ func (c *check) hasCookie() string {
 
 func (c *check) givesTool() string {
 	if c.config.Tool == "" {
-		return "no tool is given (--tool NAME:FILE)"
+		return "no tool is given (Tool, --tool NAME:FILE)"
 	}
 	return ""
 }
 
 func (c *check) givesVerify() string {
 	if c.config.Verify == nil {
-		return "no verify body is given (--verify FILE)"
+		return "no verify body is given (Verify, --verify FILE)"
 	}
 	return ""
 }
@@ -287,7 +301,7 @@ func (c *check) hasStatefulTool() string { return cmp.Or(c.hasTool(), c.toolNeed
 
 func (c *check) givesWindow() string {
 	if c.config.CloseRetryWindow == 0 {
-		return "how long closed ids are remembered is not given (--close-window D)"
+		return "how long closed ids are remembered is not given (CloseRetryWindow, --close-window D)"
 	}
 	return ""
 }
@@ -301,14 +315,14 @@ func (c *check) seesReleases() string {
 
 func (c *check) givesIdleTimeout() string {
 	if c.config.IdleTimeout == 0 {
-		return "the idle timeout is not given (--idle-timeout D)"
+		return "the idle timeout is not given (IdleTimeout, --idle-timeout D)"
 	}
 	return ""
 }
 
 func (c *check) givesLifetime() string {
 	if c.config.Lifetime == 0 {
-		return "the lifetime of a session is not given (--lifetime D)"
+		return "the lifetime of a session is not given (Lifetime, --lifetime D)"
 	}
 	return ""
 }

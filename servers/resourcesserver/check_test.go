@@ -77,6 +77,54 @@ func TestAServerThatKeepsTheContractPasses(t *testing.T) {
 	}
 }
 
+// Each rule is told of as soon as it is judged, in the order of the report.
+func TestWhoeverWatchesACheckSeesEachRule(t *testing.T) {
+	y := newToy(t, "scores a lost session 0")
+	config := checkOf(y)
+	var seen []contract.Rule
+	config.Judged = func(rule contract.Rule) {
+		if y.open() != 0 {
+			t.Errorf("%s is told of while a session is open", rule.Name)
+		}
+		seen = append(seen, rule)
+	}
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(report.Rules, seen); diff != "" {
+		t.Errorf("rules (-report +seen):\n%s", diff)
+	}
+}
+
+// A clock that is moved may be moved before a call has come: what is not known to be
+// under way says nothing.
+func TestABusySessionIsNotJudgedByAMovedClockAlone(t *testing.T) {
+	y := newToy(t, "expires a busy session")
+	config := checkOf(y)
+	config.HoldTool = nil
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+	want := map[string]string{"busy-session-survives-idle": "with a Sleep of one's own it takes HoldTool to have a call under way meanwhile"}
+	if diff := cmp.Diff(want, skippedIn(report)); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+// A tool that is refused when it is called again says nothing against the server.
+func TestAToolMayBeCalledOnce(t *testing.T) {
+	report, err := resourcesserver.Check(t.Context(), checkOf(newToy(t, "takes one tool call a session")))
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+	report, err = resourcesserver.Check(t.Context(), checkOf(newToy(t, "takes one tool call a session, and resets it when it is seeded again")))
+	if diff := cmp.Diff([]string{"seed-repeated"}, namesOf(report.Failed())); diff != "" || err != nil {
+		t.Errorf("%v; failed rules (-want +got):\n%s", err, diff)
+	}
+}
+
 func TestABrokenServerFailsOnExactlyItsRule(t *testing.T) {
 	for broken, rule := range map[string]string{
 		"echoes another id":                                          "seed",
@@ -302,10 +350,10 @@ func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	const (
-		tool   = "no tool is given (--tool NAME:FILE)"
-		verify = "no verify body is given (--verify FILE)"
-		window = "how long closed ids are remembered is not given (--close-window D)"
-		idle   = "the idle timeout is not given (--idle-timeout D)"
+		tool   = "no tool is given (Tool, --tool NAME:FILE)"
+		verify = "no verify body is given (Verify, --verify FILE)"
+		window = "how long closed ids are remembered is not given (CloseRetryWindow, --close-window D)"
+		idle   = "the idle timeout is not given (IdleTimeout, --idle-timeout D)"
 	)
 	want := map[string]string{
 		"tool": tool, "tool-after-close": tool,
@@ -313,7 +361,7 @@ func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
 		"close-by-id-alone": tool + ", and " + verify, "close-of-another-episode": tool + ", and " + verify,
 		"window-holds": window, "window-ends": window, "repeated-close-does-not-renew": window,
 		"idle": idle, "busy-session-survives-idle": idle,
-		"expiry":                       "the lifetime of a session is not given (--lifetime D)",
+		"expiry":                       "the lifetime of a session is not given (Lifetime, --lifetime D)",
 		"failed-release":               "no release failed during the check",
 		"refused-seed-changes-nothing": tool + ", and " + verify,
 		"releases-once":                "how often a session is released is not seen from outside (Releases of a check in Go)",
@@ -332,11 +380,11 @@ func TestWhatWasNotLookedAtIsSkipped(t *testing.T) {
 		broken, rule, why string
 		change            func(*resourcesserver.CheckConfig)
 	}{
-		{"resets a session that is seeded again", "seed-repeated", state + "no tool is given (--tool NAME:FILE)", func(c *resourcesserver.CheckConfig) { c.Tool = "" }},
+		{"resets a session that is seeded again", "seed-repeated", state + "no tool is given (Tool, --tool NAME:FILE)", func(c *resourcesserver.CheckConfig) { c.Tool = "" }},
 		{"releases again for a repeated close", "releases-once", "how often a session is released is not seen from outside (Releases of a check in Go)", func(c *resourcesserver.CheckConfig) { c.Releases = nil }},
-		{"forgets a session when it refuses its close", "close-of-another-episode", "no tool is given (--tool NAME:FILE), and no verify body is given (--verify FILE)", func(c *resourcesserver.CheckConfig) { c.Tool, c.Verify = "", nil }},
-		{"releases by the cookie only", "close-by-id-alone", "the server keeps no state (--stateless)", func(c *resourcesserver.CheckConfig) { c.Stateless = true }},
-		{"takes an agent-run seed in an episode's session", "agent-run-seed", "whether it is refused in an episode's session is not seen: the server keeps no state (--stateless)", func(c *resourcesserver.CheckConfig) { c.Stateless = true }},
+		{"forgets a session when it refuses its close", "close-of-another-episode", "no tool is given (Tool, --tool NAME:FILE), and no verify body is given (Verify, --verify FILE)", func(c *resourcesserver.CheckConfig) { c.Tool, c.Verify = "", nil }},
+		{"releases by the cookie only", "close-by-id-alone", "the server keeps no state (Stateless, --stateless)", func(c *resourcesserver.CheckConfig) { c.Stateless = true }},
+		{"takes an agent-run seed in an episode's session", "agent-run-seed", "whether it is refused in an episode's session is not seen: the server keeps no state (Stateless, --stateless)", func(c *resourcesserver.CheckConfig) { c.Stateless = true }},
 	} {
 		t.Run(test.broken, func(t *testing.T) {
 			t.Parallel()
@@ -384,7 +432,7 @@ func TestAServerWithoutStateSkipsWhatNeedsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"late-seed", "verify-after-close", "tool-after-close", "expiry", "idle", "window-ends"} {
-		if got := skippedIn(report)[name]; got != "the server keeps no state (--stateless)" {
+		if got := skippedIn(report)[name]; got != "the server keeps no state (Stateless, --stateless)" {
 			t.Errorf("%s was skipped as %q", name, got)
 		}
 	}
@@ -631,7 +679,7 @@ func TestACheckConfigIsValidatedWhole(t *testing.T) {
 		"the verify body: want an object, got an array\n" +
 		"the arguments of the tool: not JSON: the text ends where a value should be at byte 0\n" +
 		`the tool's name "a b" must begin with a letter or digit and hold only letters, digits, '.', '_' and '-'` + "\n" +
-		"a duration is negative"
+		"Lifetime is negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

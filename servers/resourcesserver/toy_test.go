@@ -192,7 +192,8 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, cookie string) {
 		held = &toySession{episode: episode, task: task, payload: payload, cookie: fmt.Sprintf("secret-%06d", y.made), born: y.now, used: y.now}
 		y.sessions[body.ID] = held
 		delete(y.fences, body.ID)
-	case y.broken == "resets a session that is seeded again":
+	case y.broken == "resets a session that is seeded again",
+		y.broken == "takes one tool call a session, and resets it when it is seeded again":
 		held.count = 0
 	}
 	held.seeds++
@@ -359,6 +360,10 @@ func (y *toy) add(w http.ResponseWriter, r *http.Request) {
 	}
 	if y.broken == "has no tools" {
 		say(w, 500, `{"detail":"out of order"}`)
+		return
+	}
+	if strings.HasPrefix(y.broken, "takes one tool call a session") && held.count > 0 {
+		say(w, 409, `{"detail":"it was called before"}`)
 		return
 	}
 	held.busy++

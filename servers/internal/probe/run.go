@@ -21,6 +21,8 @@ type Config struct {
 	CleanupTimeout time.Duration // 0: DefaultCleanupTimeout
 	// Sleep waits until so much of the server's time has passed. Nil: a timer.
 	Sleep func(context.Context, time.Duration) error
+	// Judged is told of each rule as soon as it is judged. Nil: nobody is.
+	Judged func(contract.Rule)
 }
 
 // A Run is one check.
@@ -208,6 +210,9 @@ func (r *Run) add(rule Rule, trial *Trial, err error) {
 		judged.Exchanges = trial.exchanges
 	}
 	r.report.Rules = append(r.report.Rules, judged)
+	if r.config.Judged != nil {
+		r.config.Judged(judged)
+	}
 }
 
 // Broke reports whether a rule has failed already.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -208,20 +209,42 @@ func (t *Trial) Adopt(other *Trial) {
 	t.exchanges = append(t.exchanges, other.exchanges...)
 }
 
-// End closes what the trial has left open.
+// End closes what the trial has left open. Each close has a limit of its own: one
+// that hangs takes no time from another.
 func (t *Trial) End() {
-	ctx, cancel := t.Uncancelled()
-	defer cancel()
+	var closing sync.WaitGroup
+	defer closing.Wait()
 	for _, undo := range slices.Backward(t.cleanups) {
-		if err := undo(ctx); err != nil {
-			t.run.report.LeftOpen = append(t.run.report.LeftOpen, err.Error())
-		}
+		t.finish(&closing, func(ctx context.Context) string {
+			if err := undo(ctx); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
 	}
 	for _, s := range t.sessions {
-		if s.open && t.closeAnyhow(ctx, s) != nil && s.accepted && !s.closed {
-			t.run.report.LeftOpen = append(t.run.report.LeftOpen, s.ID)
+		if s.open {
+			t.finish(&closing, func(ctx context.Context) string {
+				if t.closeAnyhow(ctx, s) != nil && s.accepted && !s.closed {
+					return s.ID
+				}
+				return ""
+			})
 		}
 	}
+}
+
+// finish runs an undo beside others and notes what it says is left open.
+func (t *Trial) finish(closing *sync.WaitGroup, undo func(context.Context) (left string)) {
+	closing.Go(func() {
+		ctx, cancel := t.Uncancelled()
+		defer cancel()
+		if left := undo(ctx); left != "" {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.run.report.LeftOpen = append(t.run.report.LeftOpen, left)
+		}
+	})
 }
 
 var errNotClosed = errors.New("the session could not be closed")
@@ -250,11 +273,21 @@ func (t *Trial) closeStubbornly(ctx context.Context, call Call) error {
 		if reply.OK() {
 			return nil
 		}
-		if reply.Err == nil && reply.Status < 500 || sleep(ctx, closePause) != nil {
+		if reply.Err == nil && !mayPass(reply.Status) || sleep(ctx, closePause) != nil {
 			break
 		}
 	}
 	return fmt.Errorf("%w: %s", errNotClosed, reply)
+}
+
+// mayPass reports whether a close that got that status is sent again (section 5 of
+// the protocol).
+func mayPass(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return status >= http.StatusInternalServerError
 }
 
 // CookieOf is the Cookie header that a reply gives its caller, "" when it sets none.
