@@ -30,7 +30,8 @@ type toy struct {
 	made        int // cookies
 	released    int
 	failRelease bool
-	failFirst   bool // the first release of each session fails
+	failFirst   int // of how many more sessions the first release fails
+	most        int // sessions open at the same time
 	requests    int
 	atRequest   func(n int) // told of each request before it is looked at
 	atClose     func()      // told of each close of an open session
@@ -191,6 +192,7 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, cookie string) {
 		y.made++
 		held = &toySession{episode: episode, task: task, payload: payload, cookie: fmt.Sprintf("secret-%06d", y.made), born: y.now, used: y.now}
 		y.sessions[body.ID] = held
+		y.most = max(y.most, len(y.sessions))
 		delete(y.fences, body.ID)
 	case y.broken == "resets a session that is seeded again",
 		y.broken == "takes one tool call a session, and resets it when it is seeded again":
@@ -452,8 +454,9 @@ func (y *toy) close(w http.ResponseWriter, r *http.Request) {
 		say(w, 200, `{"resources_session_id":%q}`, body.ID)
 	case held.cookie != cookie && y.broken == "refuses a close without the cookie":
 		say(w, 401, `{"detail":"who are you?"}`)
-	case y.failRelease, y.failFirst && !held.failed:
+	case y.failRelease, y.failFirst > 0 && !held.failed:
 		y.failRelease, held.failed = false, true
+		y.failFirst--
 		if y.broken == "forgets the state when a release fails" {
 			delete(y.sessions, body.ID)
 		}
