@@ -612,6 +612,20 @@ func TestAServerThatGivesNoAnswerIsAnError(t *testing.T) {
 	}
 }
 
+// What is learned of other sessions with a slow tool may not let one get idle that is
+// being judged.
+func TestAServerWithASlowToolPasses(t *testing.T) {
+	y := newToy(t, "")
+	y.toolTakes = toyIdle + time.Second
+	config := checkOf(y)
+	config.IdleTimeout, config.Lifetime, config.CloseRetryWindow = 0, 0, 0
+	y.lives = time.Hour
+	report, err := resourcesserver.Check(t.Context(), config)
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A server may close a connection that it has kept whenever it likes, also when a
 // request is on its way.
 func TestAServerThatClosesKeptConnectionsPasses(t *testing.T) {

@@ -112,6 +112,7 @@ func (c *check) closes(t *probe.Trial) error {
 }
 
 func (c *check) seedRepeated(t *probe.Trial) error {
+	_ = c.learn() // now: a slow tool may take longer than a session may be left alone
 	s := t.NewSession()
 	first := c.sendSeed(t, s)
 	if !first.OK() {
@@ -280,6 +281,7 @@ func (c *check) conflicts(t *probe.Trial, s *probe.Session) []probe.Reply {
 }
 
 func (c *check) refusedSeedChangesNothing(t *probe.Trial) error {
+	_ = c.learn() // now: a slow tool may take longer than a session may be left alone
 	s, err := c.open(t)
 	if err != nil {
 		return err

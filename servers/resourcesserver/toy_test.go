@@ -30,8 +30,10 @@ type toy struct {
 	made        int // cookies
 	released    int
 	failRelease bool
-	failFirst   int // of how many more sessions the first release fails
-	most        int // sessions open at the same time
+	lives       time.Duration // longer than toyLifetime
+	toolTakes   time.Duration // of its clock
+	failFirst   int           // of how many more sessions the first release fails
+	most        int           // sessions open at the same time
 	requests    int
 	atRequest   func(n int) // told of each request before it is looked at
 	atClose     func()      // told of each close of an open session
@@ -332,7 +334,7 @@ func (y *toy) words(usual, broken, instead string) string {
 }
 
 func (y *toy) expired(s *toySession) bool {
-	old := y.now.Sub(s.born) >= toyLifetime && y.broken != "lives for ever"
+	old := y.now.Sub(s.born) >= max(toyLifetime, y.lives) && y.broken != "lives for ever"
 	idle := y.now.Sub(s.used) >= toyIdle && y.broken != "never gets idle"
 	if s.busy > 0 {
 		idle = false
@@ -374,6 +376,7 @@ func (y *toy) add(w http.ResponseWriter, r *http.Request) {
 		y.wait(r, hold)
 	}
 	held.busy--
+	y.now = y.now.Add(y.toolTakes)
 	if y.broken != "expires a busy session" {
 		held.used = y.now
 	}
