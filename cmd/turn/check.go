@@ -27,6 +27,7 @@ type checkCommand struct {
 type checkFlags struct {
 	URL            string        `arg:"" name:"url" help:"Base URL of the server."`
 	CloseWindow    time.Duration `help:"How long the server remembers closed ids: the check waits for the end of it (default: that is not checked)." placeholder:"D"`
+	CallTimeout    time.Duration `help:"Limit on each call of the check (0: none). A tool that is to be slower than --idle-timeout needs its time." default:"2m"`
 	CleanupTimeout time.Duration `help:"Limit on each close at the end of a rule." default:"30s"`
 	JSON           bool          `name:"json" help:"Print the report as one JSON object."`
 }
@@ -93,6 +94,7 @@ func (c *checkResourcesCommand) config() (resourcesserver.CheckConfig, error) {
 		CloseRetryWindow: c.CloseWindow,
 		IdleTimeout:      c.IdleTimeout,
 		Lifetime:         c.Lifetime,
+		CallTimeout:      c.CallTimeout,
 		CleanupTimeout:   c.CleanupTimeout,
 	}
 	var errs []error
@@ -135,7 +137,7 @@ func (c *checkAgentCommand) run(ctx context.Context, p program) error {
 }
 
 func (c *checkAgentCommand) config() (agentserver.CheckConfig, error) {
-	config := agentserver.CheckConfig{URL: c.URL, CloseRetryWindow: c.CloseWindow, CleanupTimeout: c.CleanupTimeout}
+	config := agentserver.CheckConfig{URL: c.URL, CloseRetryWindow: c.CloseWindow, CallTimeout: c.CallTimeout, CleanupTimeout: c.CleanupTimeout}
 	seed, err := readObject("--seed", c.Seed, "task_id", "tool_accesses", "sandbox_access", "responses_create_params")
 	if err != nil {
 		return config, err

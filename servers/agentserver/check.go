@@ -34,6 +34,9 @@ type CheckConfig struct {
 	// the server's clock instead. Nil: a timer.
 	Sleep func(context.Context, time.Duration) error
 
+	// CallTimeout is how long a call may take; one that takes longer fails its rule.
+	// 0: as long as ctx lasts.
+	CallTimeout time.Duration
 	// CleanupTimeout is how long each close at the end of a rule may take. 0: 30 s.
 	CleanupTimeout time.Duration
 	// Judged is told of each rule as soon as it is judged: some wait for minutes.
@@ -63,6 +66,9 @@ func (c CheckConfig) Validate() error {
 	if c.CloseRetryWindow < 0 {
 		wrong("CloseRetryWindow is negative")
 	}
+	if c.CallTimeout < 0 {
+		wrong("CallTimeout is negative")
+	}
 	if c.CleanupTimeout < 0 {
 		wrong("CleanupTimeout is negative")
 	}
@@ -84,8 +90,11 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 	if config.ToolAccesses == nil {
 		config.ToolAccesses = json.RawMessage("[]")
 	}
-	c := &check{config: config, Run: probe.Start(ctx, probe.Config{
+	c := &check{config: config}
+	c.SendSeed = c.sendSeed
+	c.Run = probe.Start(ctx, probe.Config{
 		URL:            config.URL,
+		CallTimeout:    config.CallTimeout,
 		CleanupTimeout: config.CleanupTimeout,
 		Sleep:          config.Sleep,
 		Judged:         config.Judged,
@@ -95,7 +104,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 			IDName:    "agent_session_id",
 			NewID:     protocol.NewAgentSessionID,
 		},
-	})}
+	})
 	for _, rule := range c.rules() {
 		c.Judge(rule)
 	}
@@ -109,7 +118,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 
 // A check is one check of one server.
 type check struct {
-	*probe.Run
+	probe.Sessions
 	config CheckConfig
 
 	refused bool // the first seed was: no session can be opened
@@ -133,8 +142,8 @@ func (c *check) rules() []probe.Rule {
 		{Name: "responses-after-close", Text: "A turn of a closed session is refused with 409.", Needs: needs(session, c.hasCookie, c.givesParams), Judge: c.responsesAfterClose},
 		{Name: "close-by-id-alone", Text: "A close without the cookie ends the session that its id names, and fences the id.", Needs: needs(session), Judge: c.closeByIDAlone},
 		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the stored receipt, to the byte, with the cookie or without.", Needs: needs(session), Judge: c.closeRepeated},
-		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.closeUnknown},
-		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session), Judge: c.seedAfterUnknownClose},
+		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.CloseUnknown},
+		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session), Judge: c.SeedAfterUnknownClose},
 		{Name: "close-of-another-episode", Text: "A close that names another episode than the session's, or than the first close's, is refused with 409, and an open session's id stays bound.", Needs: needs(session), Judge: c.closeOfAnotherEpisode},
 		{Name: "concurrent-closes", Text: "Closes of one session at the same time all get 200 and the same receipt.", Needs: needs(session), Judge: c.concurrentCloses},
 	}

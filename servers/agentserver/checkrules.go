@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
@@ -37,32 +36,6 @@ func (c *check) post(t *probe.Trial, s *probe.Session, asked ask) probe.Reply {
 // sendSeed sends the session's seed, as a repetition would be sent too.
 func (c *check) sendSeed(t *probe.Trial, s *probe.Session) probe.Reply {
 	return c.post(t, s, c.ask(s))
-}
-
-// open opens a session for a rule.
-func (c *check) open(t *probe.Trial) (*probe.Session, error) {
-	s := t.NewSession()
-	if reply := c.sendSeed(t, s); !reply.OK() {
-		return nil, fmt.Errorf("a session to check it with could not be opened: %s", reply)
-	}
-	return s, nil
-}
-
-// closed opens a session and closes it again, with its cookie.
-func (c *check) closed(t *probe.Trial) (*probe.Session, error) {
-	s, err := c.open(t)
-	if err != nil {
-		return nil, err
-	}
-	return s, c.shut(t, s)
-}
-
-// shut closes a session with its cookie for a rule that is about something else.
-func (c *check) shut(t *probe.Trial, s *probe.Session) error {
-	if reply := t.Close(s); !reply.OK() {
-		return c.Blame("close", fmt.Errorf("a session to check it with could not be closed: %s", reply))
-	}
-	return nil
 }
 
 func (c *check) respond(t *probe.Trial, s *probe.Session, cookie string) probe.Reply {
@@ -98,7 +71,7 @@ func echoes(reply probe.Reply, s *probe.Session) error {
 }
 
 func (c *check) responses(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -117,7 +90,7 @@ func (c *check) responses(t *probe.Trial) error {
 }
 
 func (c *check) closes(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -174,7 +147,7 @@ func otherTools(accesses json.RawMessage) json.RawMessage {
 }
 
 func (c *check) seedWithAnotherBody(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -188,7 +161,7 @@ func (c *check) seedWithAnotherBody(t *probe.Trial) error {
 }
 
 func (c *check) lateSeed(t *probe.Trial) error {
-	s, err := c.closed(t)
+	s, err := c.Closed(t)
 	if err != nil {
 		return err
 	}
@@ -228,28 +201,15 @@ func (c *check) seedWithUnknownTool(t *probe.Trial) error {
 
 func (c *check) refusedSeedSetsNoCookie(t *probe.Trial) error {
 	replies := []probe.Reply{c.seedWith(t, twoOfOneName), c.seedWith(t, unknownRequired)}
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
 	for _, asked := range c.otherBodies(s) {
 		replies = append(replies, c.post(t, s, asked))
 	}
-	for _, closed := range []*probe.Session{s, t.NewSession()} {
-		if t.Close(closed).OK() {
-			replies = append(replies, c.sendSeed(t, closed))
-		}
-	}
-	replies = slices.DeleteFunc(replies, func(reply probe.Reply) bool { return reply.Status < 400 })
-	if len(replies) == 0 {
-		return probe.Skip("none of the seeds was refused that should be")
-	}
-	for _, reply := range replies {
-		if reply.SetsCookie() {
-			return fmt.Errorf("a seed that was refused with %s sets a cookie", reply)
-		}
-	}
-	return nil
+	replies = append(replies, c.LateSeeds(t, s)...)
+	return c.SetNoCookie(t, replies)
 }
 
 func (c *check) responsesWithoutSession(t *probe.Trial) error {
@@ -257,7 +217,7 @@ func (c *check) responsesWithoutSession(t *probe.Trial) error {
 }
 
 func (c *check) responsesAfterClose(t *probe.Trial) error {
-	s, err := c.closed(t)
+	s, err := c.Closed(t)
 	if err != nil {
 		return err
 	}
@@ -267,7 +227,7 @@ func (c *check) responsesAfterClose(t *probe.Trial) error {
 // closeByIDAlone tells by a late seed whether the session has ended, and asks for a
 // turn only where it seems so: that would set a model to work where it has not.
 func (c *check) closeByIDAlone(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -289,44 +249,18 @@ func (c *check) closeByIDAlone(t *probe.Trial) error {
 // closeRepeated repeats the close of a session that has had a turn, where one is
 // given: then there is something in the receipt.
 func (c *check) closeRepeated(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
 	if c.hasCookie() == "" && c.givesParams() == "" {
 		c.respond(t, s, s.Cookie()) // rule responses judges it
 	}
-	first := t.Close(s)
-	if !first.OK() {
-		return c.Blame("close", fmt.Errorf("the first close got %s", first))
-	}
-	second := t.Close(s)
-	if err := second.Want("the repeated close", 200); err != nil {
-		return err
-	}
-	if !first.Same(second) {
-		return c.Blame("late-seed", errors.New("the repeated close got another receipt than the first"))
-	}
-	if !first.Same(t.CloseAlone(s)) {
-		return errors.New("the repeated close without a cookie got another receipt than the first")
-	}
-	return nil
-}
-
-func (c *check) closeUnknown(t *probe.Trial) error {
-	return t.Close(t.NewSession()).Want("the close", 200)
-}
-
-func (c *check) seedAfterUnknownClose(t *probe.Trial) error {
-	s := t.NewSession()
-	if reply := t.Close(s); !reply.OK() {
-		return c.Blame("close-unknown", fmt.Errorf("the close got %s", reply))
-	}
-	return c.Blame("late-seed", c.sendSeed(t, s).Want("the seed that comes after it", 409))
+	return c.CloseRepeated(t, s, "receipt")
 }
 
 func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -336,26 +270,15 @@ func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
 	if again := c.sendSeed(t, s); !again.OK() {
 		return c.Blame("seed-repeated", fmt.Errorf("after the refused close the session is gone: its seed got %s", again))
 	}
-	if err := c.shut(t, s); err != nil {
+	if err := c.Shut(t, s); err != nil {
 		return err
 	}
 	again := t.CloseFor(s, s.OtherEpisode()).Want("the close of a closed session for another episode", 409)
-	return probe.All(c.Blame("late-seed", again), c.closeOfUnknownForAnother(t))
-}
-
-// closeOfUnknownForAnother is about an id that is fenced without ever having been
-// seeded: its record has an episode too.
-func (c *check) closeOfUnknownForAnother(t *probe.Trial) error {
-	s := t.NewSession()
-	if reply := t.Close(s); !reply.OK() {
-		return c.Blame("close-unknown", fmt.Errorf("the close of an unknown id got %s", reply))
-	}
-	err := t.CloseFor(s, s.OtherEpisode()).Want("the close for another episode of an id that was closed and never seeded", 409)
-	return c.Blame("seed-after-unknown-close", c.Blame("late-seed", err))
+	return probe.All(c.Blame("late-seed", again), c.CloseOfUnknownForAnother(t))
 }
 
 func (c *check) concurrentCloses(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}

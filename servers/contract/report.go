@@ -126,7 +126,7 @@ func (r Report) WriteEnd(w io.Writer) error {
 	if len(r.LeftOpen) > 0 {
 		fmt.Fprintln(&text, r.leftOpenText())
 	}
-	if r.Incomplete != "" && len(r.Rules) > 0 {
+	if r.Incomplete != "" {
 		fmt.Fprintln(&text, "not complete: "+printable(r.Incomplete))
 	}
 	if len(r.Rules) > 0 {

@@ -51,6 +51,9 @@ type CheckConfig struct {
 	// IdleTimeout, and no Sleep.
 	HoldTool func() (begun <-chan struct{}, letGo func())
 
+	// CallTimeout is how long a call may take; one that takes longer fails its rule.
+	// 0: as long as ctx lasts.
+	CallTimeout time.Duration
 	// CleanupTimeout is how long each close at the end of a rule may take. 0: 30 s.
 	CleanupTimeout time.Duration
 	// Judged is told of each rule as soon as it is judged: some wait for minutes.
@@ -101,6 +104,7 @@ func (c CheckConfig) Validate() error {
 		{"CloseRetryWindow", c.CloseRetryWindow},
 		{"IdleTimeout", c.IdleTimeout},
 		{"Lifetime", c.Lifetime},
+		{"CallTimeout", c.CallTimeout},
 		{"CleanupTimeout", c.CleanupTimeout},
 	} {
 		if limit.value < 0 {
@@ -122,8 +126,11 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 	if err := config.Validate(); err != nil {
 		return contract.Report{Server: config.URL}, fmt.Errorf("checking a resources server: %w", err)
 	}
-	c := &check{config: config, Run: probe.Start(ctx, probe.Config{
+	c := &check{config: config}
+	c.SendSeed = c.sendSeed
+	c.Run = probe.Start(ctx, probe.Config{
 		URL:            config.URL,
+		CallTimeout:    config.CallTimeout,
 		CleanupTimeout: config.CleanupTimeout,
 		Sleep:          config.Sleep,
 		Judged:         config.Judged,
@@ -133,7 +140,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 			IDName:    "resources_session_id",
 			NewID:     protocol.NewResourcesSessionID,
 		},
-	})}
+	})
 	c.FailedRelease = c.watchFailedRelease
 	for _, rule := range c.rules() {
 		c.Judge(rule)
@@ -151,7 +158,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 
 // A check is one check of one server.
 type check struct {
-	*probe.Run
+	probe.Sessions
 	config CheckConfig
 
 	refused   bool // the first seed was: no session can be opened
@@ -188,8 +195,8 @@ func (c *check) rules() []probe.Rule {
 		{Name: "late-seed", Text: "A seed of a closed id is refused with 409, whatever episode it names and however often it comes.", Needs: needs(session, c.hasState), Judge: c.lateSeed},
 		{Name: "close-by-id-alone", Text: "A close without the cookie releases the session that its id names, and fences the id.", Needs: needs(session), Judge: c.closeByIDAlone},
 		{Name: "close-repeated", Text: "A repeated close is answered with 200 and the same bytes, with the cookie or without.", Needs: needs(session), Judge: c.closeRepeated},
-		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.closeUnknown},
-		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session, c.hasState), Judge: c.seedAfterUnknownClose},
+		{Name: "close-unknown", Text: "A close of an id that was never seeded is answered with 200.", Needs: needs(session), Judge: c.CloseUnknown},
+		{Name: "seed-after-unknown-close", Text: "A seed of an id that was closed before it was ever seeded is refused with 409.", Needs: needs(session, c.hasState), Judge: c.SeedAfterUnknownClose},
 		{Name: "closes-look-alike", Text: "The closes of a closed id and of one that was never seeded get the same bytes.", Needs: needs(session), Judge: c.closesLookAlike},
 		{Name: "close-of-another-episode", Text: "A close that names another episode than the session's, or than the first close's, is refused with 409, and an open session stays as it is.", Needs: needs(session, c.hasState), Judge: c.closeOfAnotherEpisode},
 		{Name: "verify-after-close", Text: "A verify of a closed session gets 200, reward 0, mask_sample true, failure_kind session_lost or session_expired, and a failure_reason.", Needs: needs(session, c.hasState, c.hasCookie, c.hasVerify), Judge: c.verifyAfterClose},

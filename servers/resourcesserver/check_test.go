@@ -676,6 +676,40 @@ func TestAServerThatHangsIsLeftWhenTheContextEnds(t *testing.T) {
 	}
 }
 
+func TestAServerThatHangsIsLeftWhenTheCallsTimeIsOver(t *testing.T) {
+	hanging := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hanging }))
+	defer server.Close()
+	defer close(hanging)
+	config := checkOf(&toy{url: server.URL})
+	config.CallTimeout, config.CleanupTimeout = 50*time.Millisecond, 50*time.Millisecond
+	_, err := resourcesserver.Check(t.Context(), config)
+	if want := "the server at " + server.URL + " gives no answer: no answer came within 50ms"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// A load balancer before the server has every reply set a cookie of its own.
+func TestALoadBalancersCookieIsNoSessions(t *testing.T) {
+	for broken, want := range map[string][]string{"": {}, "sets the cookie before refusing": {"refused-seed-sets-no-cookie"}} {
+		y := newToy(t, broken)
+		behind, err := url.Parse(y.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(behind)
+		proxy.ModifyResponse = func(r *http.Response) error { r.Header.Add("Set-Cookie", "route=7; Path=/"); return nil }
+		balancer := httptest.NewServer(proxy)
+		defer balancer.Close()
+		config := checkOf(y)
+		config.URL = balancer.URL
+		report, err := resourcesserver.Check(t.Context(), config)
+		if diff := cmp.Diff(want, namesOf(report.Failed())); diff != "" || err != nil {
+			t.Errorf("%q: %v; failed rules (-want +got):\n%s", broken, err, diff)
+		}
+	}
+}
+
 func TestARouteOfTheServerIsNoTool(t *testing.T) {
 	config := checkOf(&toy{url: "http://h:1"})
 	config.Tool = "verify"

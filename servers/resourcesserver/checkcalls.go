@@ -29,32 +29,6 @@ func (c *check) sendSeed(t *probe.Trial, s *probe.Session) probe.Reply {
 	return t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.config.TaskID, c.config.TaskData))
 }
 
-// open opens a session for a rule.
-func (c *check) open(t *probe.Trial) (*probe.Session, error) {
-	s := t.NewSession()
-	if reply := c.sendSeed(t, s); !reply.OK() {
-		return nil, c.Blame("seed", fmt.Errorf("a session to check it with could not be opened: %s", reply))
-	}
-	return s, nil
-}
-
-// closed opens a session and closes it again, with its cookie.
-func (c *check) closed(t *probe.Trial) (*probe.Session, error) {
-	s, err := c.open(t)
-	if err != nil {
-		return nil, err
-	}
-	return s, c.shut(t, s)
-}
-
-// shut closes a session with its cookie for a rule that is about something else.
-func (c *check) shut(t *probe.Trial, s *probe.Session) error {
-	if reply := t.Close(s); !reply.OK() {
-		return c.Blame("close", fmt.Errorf("a session to check it with could not be closed: %s", reply))
-	}
-	return nil
-}
-
 func (c *check) callTool(t *probe.Trial, s *probe.Session) probe.Reply {
 	return t.Post(probe.Call{Path: "/" + c.config.Tool, Cookie: s.Cookie(), Body: c.config.ToolArguments})
 }
@@ -171,12 +145,12 @@ func (c *check) learn() error {
 func (c *check) compare() error {
 	t := c.NewTrial()
 	defer t.End()
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
 	live, again := c.look(t, s), c.look(t, s)
-	if err := c.shut(t, s); err != nil {
+	if err := c.Shut(t, s); err != nil {
 		return err
 	}
 	c.live, c.lost = []sign{live}, c.look(t, s)

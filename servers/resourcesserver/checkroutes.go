@@ -76,7 +76,7 @@ func (c *check) agentRunSeed(t *probe.Trial) error {
 	if why := cmp.Or(c.hasState(), c.hasCookie()); why != "" {
 		return probe.Skip("whether it is refused in an episode's session is not seen: " + why)
 	}
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}

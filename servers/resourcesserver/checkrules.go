@@ -37,7 +37,7 @@ func (c *check) seed(t *probe.Trial) error {
 }
 
 func (c *check) tool(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (c *check) keepsNoState(t *probe.Trial, s *probe.Session) bool {
 }
 
 func (c *check) verify(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (c *check) verify(t *probe.Trial) error {
 }
 
 func (c *check) verifyRepeated(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (c *check) verifyRepeated(t *probe.Trial) error {
 }
 
 func (c *check) closes(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (c *check) stateSurvivesSeed(t *probe.Trial) error {
 
 func (c *check) trace(t *probe.Trial, between func(*probe.Session) error) (trace, error) {
 	var seen trace
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return seen, err
 	}
@@ -209,7 +209,7 @@ func (c *check) otherTask() protocol.TaskID {
 }
 
 func (c *check) seedWithOtherData(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (c *check) seedWithOtherData(t *probe.Trial) error {
 }
 
 func (c *check) seedOfAnotherEpisode(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (c *check) seedOfAnotherEpisode(t *probe.Trial) error {
 }
 
 func (c *check) seedOfAnotherTask(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (c *check) conflicts(t *probe.Trial, s *probe.Session) []probe.Reply {
 
 func (c *check) refusedSeedChangesNothing(t *probe.Trial) error {
 	_ = c.learn() // now: a slow tool may take longer than a session may be left alone
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -303,31 +303,18 @@ func (c *check) refusedSeedSetsNoCookie(t *probe.Trial) error {
 		replies = append(replies, t.Seed(fresh, fresh.Episode, body))
 	}
 	if c.hasState() == "" {
-		s, err := c.open(t)
+		s, err := c.Open(t)
 		if err != nil {
 			return err
 		}
 		replies = append(replies, c.conflicts(t, s)...)
-		for _, closed := range []*probe.Session{s, t.NewSession()} {
-			if t.Close(closed).OK() {
-				replies = append(replies, c.sendSeed(t, closed))
-			}
-		}
+		replies = append(replies, c.LateSeeds(t, s)...)
 	}
-	replies = slices.DeleteFunc(replies, func(reply probe.Reply) bool { return reply.Status < 400 })
-	if len(replies) == 0 {
-		return probe.Skip("none of the seeds was refused that should be")
-	}
-	for _, reply := range replies {
-		if reply.SetsCookie() {
-			return fmt.Errorf("a seed that was refused with %s sets a cookie", reply)
-		}
-	}
-	return nil
+	return c.SetNoCookie(t, replies)
 }
 
 func (c *check) closeByIDAlone(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -356,33 +343,15 @@ func (c *check) gone(t *probe.Trial, s *probe.Session) error {
 }
 
 func (c *check) closeRepeated(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
-	first := t.Close(s)
-	if !first.OK() {
-		return c.Blame("close", fmt.Errorf("the first close got %s", first))
-	}
-	second := t.Close(s)
-	if err := second.Want("the repeated close", 200); err != nil {
-		return err
-	}
-	if !first.Same(second) {
-		return errors.New("the repeated close got another reply than the first")
-	}
-	if !first.Same(t.CloseAlone(s)) {
-		return errors.New("the repeated close without a cookie got another reply than the first")
-	}
-	return nil
-}
-
-func (c *check) closeUnknown(t *probe.Trial) error {
-	return t.Close(t.NewSession()).Want("the close", 200)
+	return c.CloseRepeated(t, s, "reply")
 }
 
 func (c *check) closesLookAlike(t *probe.Trial) error {
-	s, err := c.closed(t)
+	s, err := c.Closed(t)
 	if err != nil {
 		return err
 	}
@@ -402,7 +371,7 @@ func (c *check) closesLookAlike(t *probe.Trial) error {
 }
 
 func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -410,26 +379,15 @@ func (c *check) closeOfAnotherEpisode(t *probe.Trial) error {
 		return err
 	}
 	held := c.held(t, s)
-	if err := c.shut(t, s); err != nil {
+	if err := c.Shut(t, s); err != nil {
 		return probe.All(held, err)
 	}
 	again := t.CloseFor(s, s.OtherEpisode()).Want("the close of a closed session for another episode", 409)
-	return probe.All(held, c.Blame("late-seed", again), c.closeOfUnknownForAnother(t))
-}
-
-// closeOfUnknownForAnother is about an id that is fenced without ever having been
-// seeded: its record has an episode too.
-func (c *check) closeOfUnknownForAnother(t *probe.Trial) error {
-	s := t.NewSession()
-	if reply := t.Close(s); !reply.OK() {
-		return c.Blame("close-unknown", fmt.Errorf("the close of an unknown id got %s", reply))
-	}
-	err := t.CloseFor(s, s.OtherEpisode()).Want("the close for another episode of an id that was closed and never seeded", 409)
-	return c.Blame("seed-after-unknown-close", c.Blame("late-seed", err))
+	return probe.All(held, c.Blame("late-seed", again), c.CloseOfUnknownForAnother(t))
 }
 
 func (c *check) lateSeed(t *probe.Trial) error {
-	s, err := c.closed(t)
+	s, err := c.Closed(t)
 	if err != nil {
 		return err
 	}
@@ -442,16 +400,8 @@ func (c *check) lateSeed(t *probe.Trial) error {
 	return t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)).Want("the seed of a closed id for another episode", 409)
 }
 
-func (c *check) seedAfterUnknownClose(t *probe.Trial) error {
-	s := t.NewSession()
-	if reply := t.Close(s); !reply.OK() {
-		return c.Blame("close-unknown", fmt.Errorf("the close got %s", reply))
-	}
-	return c.Blame("late-seed", c.sendSeed(t, s).Want("the seed that comes after it", 409))
-}
-
 func (c *check) verifyAfterClose(t *probe.Trial) error {
-	s, err := c.closed(t)
+	s, err := c.Closed(t)
 	if err != nil {
 		return err
 	}
@@ -498,7 +448,7 @@ func isOneOf(kind failures.Kind, kinds []failures.Kind) bool {
 }
 
 func (c *check) toolAfterClose(t *probe.Trial) error {
-	s, err := c.closed(t)
+	s, err := c.Closed(t)
 	if err != nil {
 		return err
 	}
@@ -517,7 +467,7 @@ func (c *check) wantNotHeld(reply probe.Reply, kinds ...failures.Kind) error {
 }
 
 func (c *check) concurrentCloses(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -540,7 +490,7 @@ func (c *check) concurrentCloses(t *probe.Trial) error {
 }
 
 func (c *check) releasesOnce(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}

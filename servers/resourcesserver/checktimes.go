@@ -29,7 +29,7 @@ func (c *check) idle(t *probe.Trial) error {
 
 // expires is nil when a session is gone after a wait, and says why.
 func (c *check) expires(t *probe.Trial, wait func(*probe.Session) error) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (c *check) expires(t *probe.Trial, wait func(*probe.Session) error) error {
 
 // busySurvivesIdle keeps a session busy for longer than the idle timeout.
 func (c *check) busySurvivesIdle(t *probe.Trial) error {
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (c *check) failedRelease(t *probe.Trial) error {
 	if err := c.learn(); err != nil && c.hasEither() == "" {
 		return err
 	}
-	s, err := c.open(t)
+	s, err := c.Open(t)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ const DefaultCleanupTimeout = 30 * time.Second
 type Config struct {
 	URL            string
 	Protocol       Protocol
+	CallTimeout    time.Duration // of each call; 0: none
 	CleanupTimeout time.Duration // 0: DefaultCleanupTimeout
 	// Sleep waits until so much of the server's time has passed. Nil: a timer.
 	Sleep func(context.Context, time.Duration) error

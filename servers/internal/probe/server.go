@@ -137,6 +137,9 @@ func (s *server) post(ctx context.Context, call Call) Reply {
 		request.Header.Set("Cookie", call.Cookie)
 	}
 	response, err := s.client.Do(request)
+	if err != nil && ctx.Err() != nil {
+		return Reply{Err: context.Cause(ctx)}
+	}
 	if err != nil {
 		return Reply{Err: withoutURL(err)}
 	}

@@ -79,7 +79,15 @@ func (t *Trial) NewSession() *Session {
 func (t *Trial) Cleanup(undo func(context.Context) error) { t.cleanups = append(t.cleanups, undo) }
 
 // Post sends a call.
-func (t *Trial) Post(call Call) Reply { return t.PostUnder(t.run.ctx, call) }
+func (t *Trial) Post(call Call) Reply {
+	limit := t.run.config.CallTimeout
+	if limit == 0 {
+		return t.PostUnder(t.run.ctx, call)
+	}
+	ctx, cancel := context.WithTimeoutCause(t.run.ctx, limit, fmt.Errorf("no answer came within %v", limit))
+	defer cancel()
+	return t.PostUnder(ctx, call)
+}
 
 // PostUnder sends a call that another context ends than the check's.
 func (t *Trial) PostUnder(ctx context.Context, call Call) Reply {
