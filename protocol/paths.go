@@ -11,7 +11,18 @@ const (
 	PathCloseSession     = "/close_session"
 	PathAggregateMetrics = "/aggregate_metrics"
 	PathRun              = "/run"
+	PathMCP              = "/mcp" // of the tools, unless a seed's reply says another
 )
+
+// IsReserved reports whether a name is that of a route of the resources server, which
+// is no tool: a model that could call it would score or close its own session.
+func IsReserved(name string) bool {
+	switch "/" + name {
+	case PathSeedSession, PathVerify, PathCloseSession, PathAggregateMetrics, PathMCP:
+		return true
+	}
+	return false
+}
 
 // RolloutPath is path under the prefix by which captured calls are told apart,
 // as observability has it for calls 1, 6 and 7.

@@ -52,7 +52,7 @@ func ParseMCPTools(value []byte) (MCPTools, error) {
 	if err != nil {
 		return MCPTools{}, fmt.Errorf("resources_tools: %w", err)
 	}
-	tools := MCPTools{URLPath: "/mcp", Transport: "http"}
+	tools := MCPTools{URLPath: PathMCP, Transport: "http"}
 	for _, field := range []struct {
 		name     string
 		into     *string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"example.com/turn/failures"
@@ -153,15 +152,9 @@ func (t *turn) outputOf(ctx context.Context, call functionCall) (toolOutput, err
 	return access.call(ctx, t.server, call)
 }
 
-// reserved are the resources server's own routes: as tools they would let a model
-// score or close its own session.
-var reserved = []string{
-	protocol.PathSeedSession, protocol.PathVerify, protocol.PathCloseSession, protocol.PathAggregateMetrics, "/mcp",
-}
-
 // isToolName reports whether a model may have that name called, by whatever
 // access. It may become a path on the resources server: one that is no plain name
 // could leave the base URL.
 func isToolName(name string) bool {
-	return !slices.Contains(reserved, "/"+name) && protocol.CheckName(strings.TrimLeft(name, "_")) == nil
+	return !protocol.IsReserved(name) && protocol.CheckName(strings.TrimLeft(name, "_")) == nil
 }

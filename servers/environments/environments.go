@@ -25,14 +25,25 @@ type Config struct {
 	Model agentserver.Model
 }
 
-// agent makes the agent server of an environment whose script that is.
-func (c Config) agent(name string, script *agentserver.Scripted) (*agentserver.Server, error) {
-	model := c.Model
+// environment puts the resources server of a name together with an agent server that
+// the policy plays.
+func (c Config) environment(name string, resources *resourcesserver.Server, play func(agentserver.Conversation) agentserver.Move) (*Environment, error) {
+	agentName, model := name+"_agent", c.Model
 	if model == nil {
-		script.Clock = c.Clock
-		model = script
+		model = &agentserver.Scripted{Name: name + "-script", Play: play, Clock: c.Clock}
 	}
-	return agentserver.New(agentserver.Config{Name: name, Model: model, Logger: c.Logger, Clock: c.Clock})
+	agent, err := agentserver.New(agentserver.Config{Name: agentName, Model: model, Logger: c.Logger, Clock: c.Clock})
+	if err != nil {
+		return nil, err
+	}
+	return &Environment{
+		Name:           name,
+		ResourcesName:  name,
+		AgentName:      agentName,
+		ToolTransports: []protocol.ToolTransport{protocol.DirectHTTP},
+		Resources:      resources,
+		Agent:          agent,
+	}, nil
 }
 
 // An Environment is a task environment's two servers. Both are http.Handlers,

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"example.com/turn/failures"
-	"example.com/turn/protocol"
-	"example.com/turn/servers/agentserver"
 	"example.com/turn/servers/environments/internal/filing"
 	"example.com/turn/servers/environments/internal/fulltext"
 	"example.com/turn/servers/requests"
@@ -63,18 +61,7 @@ func openFilings(config Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := config.agent("filings_agent", &agentserver.Scripted{Name: "filings-script", Play: playFilings})
-	if err != nil {
-		return nil, err
-	}
-	return &Environment{
-		Name:           "filings",
-		ResourcesName:  "filings",
-		AgentName:      "filings_agent",
-		ToolTransports: []protocol.ToolTransport{protocol.DirectHTTP},
-		Resources:      resources,
-		Agent:          agent,
-	}, nil
+	return config.environment("filings", resources, playFilings)
 }
 
 // A filingTask is what a task's data says.

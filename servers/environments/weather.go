@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"example.com/turn/failures"
-	"example.com/turn/protocol"
 	"example.com/turn/servers/agentserver"
 	"example.com/turn/servers/requests"
 	"example.com/turn/servers/resourcesserver"
@@ -48,18 +47,7 @@ func openWeather(config Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := config.agent("weather_agent", &agentserver.Scripted{Name: "weather-script", Play: playWeather})
-	if err != nil {
-		return nil, err
-	}
-	return &Environment{
-		Name:           "weather",
-		ResourcesName:  "weather",
-		AgentName:      "weather_agent",
-		ToolTransports: []protocol.ToolTransport{protocol.DirectHTTP},
-		Resources:      resources,
-		Agent:          agent,
-	}, nil
+	return config.environment("weather", resources, playWeather)
 }
 
 // checkWeatherTask refuses a task that could not be scored, before a model works

@@ -13,8 +13,6 @@ import (
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/rawjson"
-	"example.com/turn/protocol"
-	"example.com/turn/servers/agentserver"
 	"example.com/turn/servers/environments/internal/tables"
 	"example.com/turn/servers/requests"
 	"example.com/turn/servers/resourcesserver"
@@ -74,18 +72,7 @@ func openWorkplaceOf(config Config, files fs.FS) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := config.agent("workplace_agent", &agentserver.Scripted{Name: "workplace-script", Play: playWorkplace})
-	if err != nil {
-		return nil, err
-	}
-	return &Environment{
-		Name:           "workplace",
-		ResourcesName:  "workplace",
-		AgentName:      "workplace_agent",
-		ToolTransports: []protocol.ToolTransport{protocol.DirectHTTP},
-		Resources:      resources,
-		Agent:          agent,
-	}, nil
+	return config.environment("workplace", resources, playWorkplace)
 }
 
 // A desk is a session: the office as it is, and as it is to be in the end.

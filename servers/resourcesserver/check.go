@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"example.com/turn/internal/rawjson"
@@ -94,7 +93,7 @@ func (c CheckConfig) Validate() error {
 	if err := protocol.CheckName(c.Tool); c.Tool != "" && err != nil {
 		wrong("the tool's name %q %w", c.Tool, err)
 	}
-	if slices.Contains(reserved, c.Tool) {
+	if protocol.IsReserved(c.Tool) {
 		wrong("%s is no tool but a route of the server's", c.Tool)
 	}
 	for _, limit := range []struct {

@@ -36,7 +36,7 @@ func (c *check) reservedRoutes(t *probe.Trial) error {
 	if err != nil {
 		return fmt.Errorf("the tools could not be listed over MCP: %w", err)
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(reserved, name) })
+	names = slices.DeleteFunc(names, func(name string) bool { return !protocol.IsReserved(name) })
 	if len(names) > 0 {
 		return fmt.Errorf("the session offers as tools: %s", strings.Join(names, ", "))
 	}

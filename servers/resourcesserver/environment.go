@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"example.com/turn/failures"
@@ -160,10 +159,6 @@ type Verdict struct {
 // verdictNames are the members of a verify reply that are the kit's.
 var verdictNames = []string{"responses_create_params", "response", "reward", "mask_sample", "failure_kind", "failure_reason"}
 
-// reserved are the paths that are no tools: a model that could call them would
-// score or close its own session.
-var reserved = []string{"seed_session", "verify", "close_session", "aggregate_metrics", "mcp"}
-
 // Validate reports everything that is wrong with the environment.
 func (e TaskEnvironment[State]) Validate() error {
 	var errs []error
@@ -195,7 +190,7 @@ func (t Tool[State]) validate() error {
 	if err := protocol.CheckName(t.Name); err != nil {
 		return fmt.Errorf("tool %q: the name %w", t.Name, err)
 	}
-	if slices.Contains(reserved, t.Name) {
+	if protocol.IsReserved(t.Name) {
 		return fmt.Errorf("tool %q has the name of a route of the server", t.Name)
 	}
 	if (t.Call == nil) == (t.Stateless == nil) {

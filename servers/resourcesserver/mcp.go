@@ -8,15 +8,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
 	"example.com/turn/servers/internal/jsonapi"
 )
 
-const (
-	pathMCP = "/mcp"
-	// headerMCPSession carries the token by which a call over MCP finds its session.
-	// The name is NeMo Gym's.
-	headerMCPSession = "X-NeMo-Gym-Session-Token"
-)
+// headerMCPSession carries the token by which a call over MCP finds its session. The
+// name is NeMo Gym's.
+const headerMCPSession = "X-NeMo-Gym-Session-Token"
 
 // newMCP serves over MCP the tools that have parameters; nil when there are none.
 // It keeps no MCP sessions, so that there is nothing to leak: the token that comes
@@ -65,7 +63,7 @@ func (s *Server) mcpTool(t tool) mcp.ToolHandler {
 			return s.call(ctx, t, s.tokenPass(request.Extra.Header.Get(headerMCPSession)), arguments)
 		})
 		if err != nil {
-			s.router.Log(ctx, pathMCP+" "+t.name, err)
+			s.router.Log(ctx, protocol.PathMCP+" "+t.name, err)
 			body = jsonapi.ErrorBody(err)
 		}
 		return &mcp.CallToolResult{
@@ -81,7 +79,7 @@ func (s *Server) appendMCPTools(id string) func([]byte) []byte {
 		var w, headers rawjson.ObjectWriter
 		headers.Text(headerMCPSession, s.tokens.Value(id))
 		w.Text("server_name", s.environment.name)
-		w.Text("url_path", pathMCP)
+		w.Text("url_path", protocol.PathMCP)
 		w.Text("transport", "http")
 		w.Body("headers", headers.End())
 		return append(dst, w.End().Bytes()...)

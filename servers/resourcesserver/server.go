@@ -150,7 +150,7 @@ func (s *Server) routes() map[string]jsonapi.Handler {
 
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.mcp != nil && jsonapi.Path(r) == pathMCP {
+	if s.mcp != nil && jsonapi.Path(r) == protocol.PathMCP {
 		s.mcp.ServeHTTP(w, r)
 		return
 	}
