@@ -34,9 +34,13 @@ func runHere(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), err.String()
 }
 
-func serveWeather(t *testing.T) *embedded {
+func serveWeather(t *testing.T) *embedded { t.Helper(); return serveHere(t, "weather") }
+
+// serveHere serves an embedded environment in this process, and checks in the end that
+// no session of it is open.
+func serveHere(t *testing.T, name string) *embedded {
 	t.Helper()
-	e, err := serveEmbedded("weather", "127.0.0.1:0", "127.0.0.1:0", nil, zerolog.Nop())
+	e, err := serveEmbedded(name, "127.0.0.1:0", "127.0.0.1:0", nil, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +83,21 @@ func TestTheDemoPassesTheCheck(t *testing.T) {
 			}
 			if report.Count(contract.Passed) < 15 || len(report.Failed()) != 0 {
 				t.Errorf("the report is %+v", report)
+			}
+		})
+	}
+}
+
+// So are those of the other environments.
+func TestEveryEnvironmentPassesTheCheckWithItsFiles(t *testing.T) {
+	const files = "../../testdata/check/"
+	for name, tool := range map[string]string{"workplace": "calendar_create_event", "filings": "parse_filing"} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			status, stdout, stderr := runHere(t, "check", "resources", serveHere(t, name).resourcesURL(), "--seed", files+name+"-seed.json",
+				"--verify", files+name+"-verify.json", "--tool", tool+":"+files+name+"-tool.json")
+			if status != 0 || stderr != "" || !strings.Contains(stdout, " passed, 0 failed, ") || !strings.Contains(stdout, "\nok    tool-after-close ") {
+				t.Errorf("exit status %d:\n%s%s", status, stdout, stderr)
 			}
 		})
 	}

@@ -167,6 +167,24 @@ func TestWhatIsNotGivenIsSkippedAndSaysSo(t *testing.T) {
 	}
 }
 
+// Tools that the agent has no way to are the check's own fault.
+func TestAToolWithoutAnAccessIsHintedAt(t *testing.T) {
+	b := newBench(t, agentserver.Config{})
+	b.model.replies = []string{calls("look", `{}`), says("done")}
+	config := agentserver.CheckConfig{
+		URL:    b.url,
+		TaskID: protocol.TaskID{Taskset: "s", TaskID: "0"},
+		Params: json.RawMessage(`{"input":"hi","tools":[{"type":"function","name":"look"}]}`),
+	}
+	report, err := agentserver.Check(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := report.Failed(); len(failed) == 0 || failed[0].Name != "responses" || !strings.Contains(failed[0].Why, "no tool_accesses: add these") {
+		t.Errorf("failed rules: %v", report.Err())
+	}
+}
+
 func TestACheckConfigIsValidatedWhole(t *testing.T) {
 	_, err := agentserver.Check(t.Context(), agentserver.CheckConfig{
 		URL: "http://h:1?token=hush", ToolAccesses: json.RawMessage(`{}`), Params: json.RawMessage(`[]`), CloseRetryWindow: -1,

@@ -77,7 +77,7 @@ func (c *check) responses(t *probe.Trial) error {
 	}
 	reply := c.respond(t, s, s.Cookie())
 	if err := reply.Want("the turn", 200); err != nil {
-		return err
+		return c.hinted(err)
 	}
 	object, err := reply.Object()
 	if err != nil {
@@ -87,6 +87,16 @@ func (c *check) responses(t *probe.Trial) error {
 		return fmt.Errorf("the reply's output is no array but %s", rawjson.Describe(output))
 	}
 	return nil
+}
+
+// hinted says of a turn that failed what may be missing from the check's own side.
+func (c *check) hinted(err error) error {
+	params, _ := rawjson.ParseObject(c.config.Params) // Validate has looked
+	tools := params.Present("tools")
+	if !rawjson.IsArray(tools) || rawjson.IsEmpty(tools) || !rawjson.IsEmpty(c.config.ToolAccesses) {
+		return err
+	}
+	return fmt.Errorf("%w (its params offer tools to which the seed has no tool_accesses: add these, or leave the tools out)", err)
 }
 
 func (c *check) closes(t *probe.Trial) error {
