@@ -83,7 +83,7 @@ func readSeed(body []byte) (askedSession, error) {
 	fields.Only("agent_session_id", "episode_id", "task_id", "tool_accesses", "sandbox_access")
 	hash := sha256.Sum256(body)
 	asked := askedSession{
-		id:      fields.NonEmpty("agent_session_id"),
+		id:      jsonapi.SessionID(fields, "agent_session_id"),
 		binding: sessions.Binding{Episode: jsonapi.EpisodeID(fields), Seed: string(hash[:])},
 	}
 	jsonapi.TaskID(fields) // checked, and else none of ours: the task is in the conversation
@@ -206,7 +206,7 @@ func (s *Server) close(w http.ResponseWriter, r *http.Request) (rawjson.Body, er
 	}
 	fields := requests.Read(body, "body")
 	fields.Only("agent_session_id", "episode_id")
-	id, episode := fields.NonEmpty("agent_session_id"), jsonapi.EpisodeID(fields)
+	id, episode := jsonapi.SessionID(fields, "agent_session_id"), jsonapi.EpisodeID(fields)
 	if err := fields.Err(); err != nil {
 		return nil, err
 	}

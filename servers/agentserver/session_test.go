@@ -79,6 +79,8 @@ func TestASeedThatCannotBeServedIsRefused(t *testing.T) {
 			`body.tool_accesses.0.cookies: Input should be a valid dictionary of strings: want a string as the value of "s", got a number`},
 		{"a sandbox", strings.Replace(seedBody("a", episode0, ""), `"sandbox_access":null`, `"sandbox_access":{"workdir":"/"}`, 1),
 			"body.sandbox_access: this agent cannot use a sandbox"},
+		{"an id that is too long", seedBody(strings.Repeat("x", 513), episode0, ""),
+			"body.agent_session_id: String should have at most 512 bytes"},
 		{"everything missing", `{}`, "body.agent_session_id: Field required; body.episode_id: Field required; body.task_id: Field required"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

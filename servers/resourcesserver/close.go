@@ -23,7 +23,7 @@ func (s *Server) close(w http.ResponseWriter, r *http.Request) (rawjson.Body, er
 	}
 	fields := requests.Read(body, "body")
 	fields.Only("resources_session_id", "episode_id", "close_token")
-	id, episode := fields.NonEmpty("resources_session_id"), jsonapi.EpisodeID(fields)
+	id, episode := jsonapi.SessionID(fields, "resources_session_id"), jsonapi.EpisodeID(fields)
 	token := closeToken(fields)
 	if err := fields.Err(); err != nil {
 		return nil, err

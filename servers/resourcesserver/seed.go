@@ -47,7 +47,7 @@ func readSeed(body []byte) (Task, sessions.Binding, error) {
 	fields := requests.Read(body, "body")
 	fields.Only("resources_session_id", "episode_id", "task_id", "task_data", "close_token")
 	task := Task{
-		SessionID: fields.NonEmpty("resources_session_id"),
+		SessionID: jsonapi.SessionID(fields, "resources_session_id"),
 		Episode:   jsonapi.EpisodeID(fields),
 		ID:        jsonapi.TaskID(fields),
 		Data:      fields.Raw("task_data"),

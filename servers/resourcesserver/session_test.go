@@ -82,6 +82,10 @@ func TestASeedThatIsNotValidBindsNothing(t *testing.T) {
 			`[{"type":"missing","loc":["body","episode_id"],"msg":"Field required"},` +
 				`{"type":"missing","loc":["body","task_id"],"msg":"Field required"},` +
 				`{"type":"missing","loc":["body","task_data"],"msg":"Field required"}]`},
+		{"an id that is too long", seedBody(strings.Repeat("x", 513), episode0, task0, annsData),
+			`[{"type":"string_too_long","loc":["body","resources_session_id"],"msg":"String should have at most 512 bytes"}]`},
+		{"a rollout id that is too long", seedBody("a", `{"rollout_id":"`+strings.Repeat("x", 513)+`","attempt":0}`, task0, annsData),
+			`[{"type":"string_too_long","loc":["body","episode_id","rollout_id"],"msg":"String should have at most 512 bytes"}]`},
 		{"an id of the server's own", seedBody("agent-run-a", episode0, task0, annsData),
 			`[{"type":"value_error","loc":["body","resources_session_id"],"msg":"ids that begin with agent-run- are the server's own"}]`},
 		{"a close token that is no text", strings.Replace(seedBody("a", episode0, task0, annsData), "{", `{"close_token":7654321,`, 1),
@@ -176,6 +180,16 @@ func TestClosesOfClosedAndUnknownIDsLookTheSame(t *testing.T) {
 	b.want("the seed that comes too late", b.post("/seed_session", "", seedBody("b", episode0, task0, annsData)), 409, `{"detail":"resources session b is closed"}`)
 	if diff := cmp.Diff([]string{"Ann"}, b.book.released); diff != "" {
 		t.Errorf("released (-want +got):\n%s", diff)
+	}
+}
+
+// A closed id is remembered, so that not any may be.
+func TestACloseOfALongIDIsRefused(t *testing.T) {
+	b := newBench(t, resourcesserver.Config{})
+	const detail = `{"detail":[{"type":"string_too_long","loc":["body","resources_session_id"],"msg":"String should have at most 512 bytes"}]}`
+	b.want("513 bytes", b.post("/close_session", "", closeBody(strings.Repeat("x", 513), episode0)), 422, detail)
+	if got := b.post("/close_session", "", closeBody(strings.Repeat("x", 512), episode0)); got.Status != 200 {
+		t.Errorf("512 bytes got %+v", got)
 	}
 }
 
