@@ -164,8 +164,9 @@ func TestOnlyBugsAndErrorsAreLoggedLoud(t *testing.T) {
 		want    string // a piece of the log; "": nothing is logged
 	}{
 		{"a refusal", fails(requests.Refuse(409, "bound")), false, ""},
-		{"an error", fails(errors.New("broken")), false, `"error":"broken"`},
-		{"a refusal that is this server's failure", fails(requests.Refuse(503, "no free GPU")), false, `"error":"no free GPU"`},
+		{"an error", fails(errors.New("broken")), false, `{"level":"error","path":"/x","error":"broken"`},
+		{"a refusal that is this server's failure", fails(requests.RefuseAs(503, failures.ProviderUnavailable, "no free GPU")), false,
+			`{"level":"warn","path":"/x","failure_kind":"provider_unavailable","error":"no free GPU"`},
 		{"a refusal for a caller that went away", fails(requests.Refuse(503, "no free GPU")), true, ""},
 		{"an error for a caller that went away", fails(context.Canceled), true, ""},
 		{"a panic", func(http.ResponseWriter, *http.Request) (rawjson.Body, error) { panic("oops") }, false, "jsonapi_test.go"},

@@ -92,14 +92,20 @@ func Guarded(call func() (rawjson.Body, error)) (body rawjson.Body, err error) {
 }
 
 // Log logs an error of a request for whoever runs the server, loud when it is the
-// server that failed. The path names the rollout where the driver's did.
+// server that failed, and less so when it has words of its own for that: a provider is
+// down, a model does not answer. The path names the rollout where the driver's did.
 func (rt *Router) Log(ctx context.Context, path string, err error) {
-	var panicked *panicError
+	var (
+		panicked *panicError
+		refusal  *requests.Refusal
+	)
 	switch {
 	case errors.As(err, &panicked):
 		rt.Logger.Error().Str("path", path).Bytes("stack", panicked.stack).Msg(panicked.Error())
 	case ctx.Err() != nil:
 		rt.Logger.Debug().Str("path", path).Msg("the caller went away")
+	case statusOf(err) >= http.StatusInternalServerError && errors.As(err, &refusal):
+		rt.Logger.Warn().Str("path", path).Str("failure_kind", string(refusal.Kind)).Err(err).Msg("request failed")
 	case statusOf(err) >= http.StatusInternalServerError:
 		rt.Logger.Error().Str("path", path).Err(err).Msg("request failed")
 	default:
