@@ -117,7 +117,7 @@ func (a *accesses) add(fields *requests.Fields, name string) {
 	required := fields.Bool("required")
 	switch kind := fields.Text("kind"); protocol.ToolTransport(kind) {
 	case protocol.DirectHTTP:
-		a.addDirect(fields)
+		a.addDirect(fields, required)
 	case protocol.MCP:
 		a.addMCP(fields, name, required)
 	default:
@@ -127,14 +127,16 @@ func (a *accesses) add(fields *requests.Fields, name string) {
 	}
 }
 
-func (a *accesses) addDirect(fields *requests.Fields) {
+func (a *accesses) addDirect(fields *requests.Fields, required bool) {
 	fields.Only("kind", "name", "required", "base_url", "cookies", "headers")
 	access := readDirectHTTP(fields)
-	if a.direct != nil {
+	switch {
+	case a.direct == nil:
+		a.direct = access
+		a.inOrder = append(a.inOrder, access)
+	case required: // an optional one is done without
 		fields.Fault("kind", "value_error", "this agent supports at most one direct HTTP tool access per session")
 	}
-	a.direct = access
-	a.inOrder = append(a.inOrder, access)
 }
 
 func readDirectHTTP(fields *requests.Fields) *directAccess {

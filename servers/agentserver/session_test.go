@@ -71,6 +71,7 @@ func TestASeedThatCannotBeServedIsRefused(t *testing.T) {
 			"body.tool_accesses.1.name: tool access names must be unique within an agent session"},
 		{"two direct ones", seedBody("a", episode0, direct("d", "")+","+direct("e", "")),
 			"body.tool_accesses.1.kind: this agent supports at most one direct HTTP tool access per session"},
+		{"two direct ones, of which one is optional", seedBody("a", episode0, direct("d", "")+","+strings.Replace(direct("e", ""), "true", "false", 1)), ""},
 		{"a name that is none", seedBody("a", episode0, direct("-d", "")),
 			"body.tool_accesses.0.name: String should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"},
 		{"no http URL", seedBody("a", episode0, `{"kind":"direct_http","name":"d","required":true,"base_url":"file:///etc"}`),

@@ -49,7 +49,8 @@ type verdictSeen struct {
 	reason string
 }
 
-// readVerdict reads a verify reply as a driver does (section 3 of the protocol).
+// readVerdict reads a verify reply. A driver takes numbers and booleans in other forms
+// too (section 3 of the protocol); what a server should send is the plain ones.
 func readVerdict(reply probe.Reply) (verdictSeen, error) {
 	object, err := reply.Object()
 	if err != nil {
