@@ -63,20 +63,27 @@ func (b Binding) admits(closer Closer) bool {
 	return !b.Token.Required() || closer.Cookie || b.Cookie.Matches(closer.Proof) || b.Token.Admits(closer.Token)
 }
 
-// close notes that a session is to be released, and starts that unless it is
-// still being built: then the end of its seed does. t.mu is held.
+// close notes that a session is to be released, and begins that unless it is still
+// being built: then the end of its seed does. t.mu is held.
 func (t *Table[S, R]) close(id string, held *session[S, R]) *closing[R] {
-	if held.closing != nil {
-		return held.closing
-	}
-	held.closing = &closing[R]{done: make(chan struct{})}
-	if held.built {
-		if t.config.Interrupt != nil {
-			t.config.Interrupt(held.state)
-		}
+	t.note(held)
+	if held.built && !held.closing.begun {
+		held.closing.begun = true
 		go t.release(id, held)
 	}
 	return held.closing
+}
+
+// note notes that a session is to be released, from when on no call of it begins.
+// t.mu is held.
+func (t *Table[S, R]) note(held *session[S, R]) {
+	if held.closing != nil {
+		return
+	}
+	held.closing = &closing[R]{done: make(chan struct{})}
+	if held.built && t.config.Interrupt != nil {
+		t.config.Interrupt(held.state)
+	}
 }
 
 // release waits for the call that is under way and releases the session. It
@@ -139,8 +146,9 @@ func (c *closing[R]) wait(ctx context.Context) (R, error) {
 }
 
 // Shutdown closes every session and opens no more. Calls that are under way are
-// cut: a session is not released beside them. It returns when all are released, with the errors of those that failed; when ctx ends first, the
-// releases that still run are cancelled and the cause of ctx is among them.
+// cut: a session is not released beside them. It returns when all are released,
+// with the errors of those that failed; when ctx ends first, the releases that
+// still run are cancelled and the cause of ctx is among them.
 func (t *Table[S, R]) Shutdown(ctx context.Context) error {
 	var errs []error
 	for id, asked := range t.closeAll() {

@@ -2,7 +2,6 @@ package sessions
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -10,53 +9,55 @@ import (
 // otherwise.
 const DefaultSweepEvery = 30 * time.Second
 
-// sweepWidth is how many expired sessions are released at once, by all sweeps
-// together: what releases them, a provider of sandboxes for one, has its limits.
+// sweepWidth is how many expired sessions are released at once: what releases them,
+// a provider of sandboxes for one, has its limits.
 const sweepWidth = 64
 
-// expire notes the close of a session that has come to its end. A call that is
-// under way is cut, also one that another close waits for already. t.mu is held.
+// expire notes the close of a session that has come to its end, and begins it. A call
+// that is under way is cut, also one that another close waits for already. t.mu is
+// held.
 func (t *Table[S, R]) expire(id string, held *session[S, R]) {
-	if !held.built || !held.lifetime.Expired(t.config.Clock()) {
-		return
-	}
-	if held.cut != nil {
-		held.cut(ErrExpired)
-	}
-	if held.closing == nil {
-		held.expired = true
+	if t.noteExpiry(held) {
 		t.close(id, held)
 	}
 }
 
-// Sweep closes the sessions that have expired, a bounded number at once, and
-// returns when all are released or have failed to be, or ctx has ended. The
-// table does so by itself while it has anything that can expire.
-func (t *Table[S, R]) Sweep(ctx context.Context) {
-	var releases sync.WaitGroup
-	defer releases.Wait()
-	t.sweep(ctx, &releases)
+// noteExpiry cuts the call of a session that has come to its end, and reports whether
+// its close is still to be noted. t.mu is held.
+func (t *Table[S, R]) noteExpiry(held *session[S, R]) bool {
+	if !held.built || !held.lifetime.Expired(t.config.Clock()) {
+		return false
+	}
+	if held.cut != nil {
+		held.cut(ErrExpired)
+	}
+	if held.closing != nil {
+		return false
+	}
+	held.expired = true
+	return true
 }
 
-// sweep is Sweep without the wait for the releases that it begins, of which the
-// group keeps account.
-func (t *Table[S, R]) sweep(ctx context.Context, releases *sync.WaitGroup) {
-	for more := true; more && ctx.Err() == nil; {
-		select {
-		case t.slots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		var asked *closing[R]
-		if asked, more = t.sweepOne(); asked == nil {
-			<-t.slots
-			continue
-		}
-		releases.Go(func() {
-			_, _ = asked.wait(ctx) // its error is for those who asked; the sweep comes again
-			<-t.slots
-		})
+// Sweep closes the sessions that have expired, and returns when those that no other
+// sweep has found are released or have failed to be, or ctx has ended. The table does
+// so by itself while it has anything that can expire.
+func (t *Table[S, R]) Sweep(ctx context.Context) {
+	for _, asked := range t.sweep(ctx) {
+		_, _ = asked.wait(ctx) // its error is for those who asked; the sweep comes again
 	}
+}
+
+// sweep notes the closes of the sessions that have expired. It waits for none of
+// them: one that hangs must not keep others from being noted.
+func (t *Table[S, R]) sweep(ctx context.Context) []*closing[R] {
+	var all []*closing[R]
+	for more := true; more && ctx.Err() == nil; {
+		var asked *closing[R]
+		if asked, more = t.sweepOne(); asked != nil {
+			all = append(all, asked)
+		}
+	}
+	return all
 }
 
 // sweepOne looks at the session that is due first, and returns its close when it
@@ -65,6 +66,9 @@ func (t *Table[S, R]) sweep(ctx context.Context, releases *sync.WaitGroup) {
 func (t *Table[S, R]) sweepOne() (asked *closing[R], more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.down {
+		return nil, false
+	}
 	now := t.config.Clock()
 	more = t.fences.drop(now)
 	id, due := t.expiry.Take(now)
@@ -72,12 +76,57 @@ func (t *Table[S, R]) sweepOne() (asked *closing[R], more bool) {
 		return nil, more
 	}
 	held, _ := t.sessions.get(id) // what is released has no deadline
-	t.expire(id, held)
+	if t.noteExpiry(held) {
+		t.queue(id, held)
+	}
 	if held.closing == nil || !held.lifetime.Expired(now) {
 		t.postpone(held) // it was used since that deadline was set, or is in use
 		return nil, true
 	}
 	return held.closing, true
+}
+
+// A queued is a session whose release waits for its turn among those of sweeps.
+type queued[S, R any] struct {
+	id   string
+	held *session[S, R]
+}
+
+// queue notes the close of a session whose release may wait. t.mu is held.
+func (t *Table[S, R]) queue(id string, held *session[S, R]) {
+	t.note(held)
+	t.expired = append(t.expired, queued[S, R]{id, held})
+	if t.releasers < sweepWidth {
+		t.releasers++
+		t.sweeps.Go(t.releaseQueued)
+	}
+}
+
+// releaseQueued releases queued sessions until there is none.
+func (t *Table[S, R]) releaseQueued() {
+	for {
+		next, there := t.nextQueued()
+		if !there {
+			return
+		}
+		t.release(next.id, next.held)
+	}
+}
+
+func (t *Table[S, R]) nextQueued() (next queued[S, R], there bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.expired) > 0 {
+		next, t.expired[0] = t.expired[0], queued[S, R]{} // the array behind the slice would keep it
+		t.expired = t.expired[1:]
+		if closing := next.held.closing; closing != nil && !closing.begun { // else somebody could not wait
+			closing.begun = true
+			return next, true
+		}
+	}
+	t.expired = nil
+	t.releasers--
+	return queued[S, R]{}, false
 }
 
 // postpone sets the next deadline of a session that is open still: its end, or,
@@ -98,6 +147,9 @@ func (t *Table[S, R]) postpone(held *session[S, R]) {
 // than it was while the call was under way. One that is due later is left as it is
 // until a sweep comes to it, so that a call costs nothing here. t.mu is held.
 func (t *Table[S, R]) hasten(held *session[S, R]) {
+	if held.closing != nil {
+		return // its release sets the deadline when it fails
+	}
 	due, ends := held.lifetime.Due()
 	if ends && held.deadline.laterThan(due) {
 		t.expiry.Move(held.deadline, due)
@@ -115,11 +167,9 @@ func (t *Table[S, R]) arm() {
 	t.next = time.AfterFunc(t.config.SweepEvery, t.tick)
 }
 
-// tick does not wait for the releases that it begins: one that hangs would keep
-// all sweeps after it from coming.
 func (t *Table[S, R]) tick() {
 	defer t.sweeps.Done()
-	t.sweep(t.life, &t.sweeps)
+	t.sweep(t.life)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next = nil

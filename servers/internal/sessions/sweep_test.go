@@ -374,15 +374,60 @@ func TestAFenceGoesByItself(t *testing.T) {
 	})
 }
 
+// However many calls ignore that they are cut and releases hang, a session whose time
+// is over is fenced off, its call is cut, and who asks for its close gets it.
+func TestManyThatHangKeepNoOtherFromExpiring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		table := sessions.NewTable(config{Lifetime: time.Minute, Release: func(_ context.Context, id, _ string) (string, error) {
+			if id != "good" {
+				<-goOn
+			}
+			return "", nil
+		}})
+		openMany(t, table, 100) // more than are released at once
+		for i := range 50 {     // and calls of some are deaf
+			go func() {
+				_ = table.Use(t.Context(), strconv.Itoa(i), func(context.Context, string) error { <-goOn; return nil })
+			}()
+		}
+		synctest.Wait()
+		time.Sleep(30 * time.Second)
+		seed(t, table, "good", "state")
+		var callErr error
+		go func() {
+			callErr = table.Use(t.Context(), "good", func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
+		}()
+		time.Sleep(time.Minute + 2*sessions.DefaultSweepEvery)
+		synctest.Wait()
+		wantError(t, "the call", callErr, sessions.ErrExpired)
+		wantState(t, table, "good", sessions.ErrExpired.Error())
+		if _, err := table.Close(t.Context(), "good", by(mine)); err != nil {
+			t.Errorf("the close: %v", err)
+		}
+		if n := table.Len(); n != 100 {
+			t.Errorf("%d sessions are open, want the 100 that hang", n)
+		}
+		close(goOn)
+		synctest.Wait()
+		if n := table.Len(); n != 0 {
+			t.Errorf("%d sessions are open when nothing hangs any more", n)
+		}
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestASweepEndsWithItsContextThoughNoReleaseDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
-		table := sessions.NewTable(config{Lifetime: time.Minute, Release: func(context.Context, string, string) (string, error) {
+		table := sessions.NewTable(config{Lifetime: time.Minute, SweepEvery: time.Hour, Release: func(context.Context, string, string) (string, error) {
 			<-goOn
 			return "", nil
 		}})
 		openMany(t, table, 100) // more than are released at once
-		time.Sleep(time.Minute + sessions.DefaultSweepEvery)
+		time.Sleep(time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()

@@ -88,8 +88,9 @@ type Table[S, R any] struct {
 	next     *time.Timer // the sweep that is to come or runs; nil when none is
 	down     bool
 
-	slots  chan struct{} // one for each session that a sweep releases
-	sweeps sync.WaitGroup
+	expired   []queued[S, R] // those that sweeps have found and nobody releases yet
+	releasers int            // who release them
+	sweeps    sync.WaitGroup // with their releasers
 }
 
 type session[S, R any] struct {
@@ -105,6 +106,7 @@ type session[S, R any] struct {
 
 // A closing is one try at releasing a session, for all who asked for it.
 type closing[R any] struct {
+	begun   bool          // somebody releases it
 	done    chan struct{} // closed when receipt and err are set
 	receipt R
 	err     error
@@ -127,7 +129,6 @@ func NewTable[S, R any](config Config[S, R]) *Table[S, R] {
 	t := &Table[S, R]{
 		config: config,
 		fences: Fences[closed[R]]{Window: config.Window, Clock: config.Clock},
-		slots:  make(chan struct{}, sweepWidth),
 	}
 	t.life, t.end = context.WithCancelCause(context.Background())
 	return t
@@ -211,6 +212,7 @@ func (t *Table[S, R]) bind(id string, fresh *session[S, R], opening Opening[S]) 
 	fresh.state = opening.State
 	t.enter(id, fresh, t.lifetime(opening.Lifetime))
 	if fresh.closing != nil {
+		fresh.closing.begun = true
 		go t.release(id, fresh)
 		return ErrClosed
 	}
