@@ -28,7 +28,7 @@ type checkFlags struct {
 	URL            string        `arg:"" name:"url" help:"Base URL of the server."`
 	CloseWindow    time.Duration `help:"How long the server remembers closed ids: the check waits for the end of it (default: that is not checked)." placeholder:"D"`
 	CallTimeout    time.Duration `help:"Limit on each call of the check (0: none). A tool that is to be slower than --idle-timeout needs its time." default:"2m"`
-	CleanupTimeout time.Duration `help:"Limit on each close at the end of a rule." default:"30s"`
+	CleanupTimeout time.Duration `help:"Limit on each close at the end of a rule (0: 30s)." default:"30s"`
 	JSON           bool          `name:"json" help:"Print the report as one JSON object."`
 }
 
@@ -44,7 +44,7 @@ type checkResourcesCommand struct {
 
 const checkStatuses = `Each rule is reported as ok, FAIL or skip; a failed one with what was sent and what came back. Every session that the check opens is closed again, also when it is interrupted.
 
-Exit status: 0 no rule failed; 1 a rule failed, or the check could not be made; 2 usage or input; 129, 130 or 143 interrupted.`
+Exit status: 0 no rule failed; 1 a rule failed, a session could not be closed, or the check could not be made; 2 usage or input; 129, 130 or 143 interrupted.`
 
 func (checkResourcesCommand) Help() string {
 	return `Example, with turn demo weather in another terminal:

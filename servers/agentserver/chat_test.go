@@ -224,13 +224,24 @@ func TestAChatReplyThatIsNoneFailsTheTurn(t *testing.T) {
 		{`{}`, "it has no choices"},
 		{`{"choices":null}`, "it has no choices"},
 		{`{"choices":[ ]}`, "it has no choices"},
-		{`{"error":{"message":"upstream provider died","code":502}}`, "it has no choices: upstream provider died"},
-		{`{"choices":[{"message":{},"finish_reason":"error","error":{"message":"out of memory"}}]}`, "it ended in an error: out of memory"},
 		{`{"choices":[5]}`, "its first choice is no object"},
 		{`{"choices":[{"message":null}]}`, "its first choice has no message"},
 	} {
 		_, _, err := (&wire{completion: test.completion}).respond(t.Context(), hi)
 		want := wanted{Status: http.StatusInternalServerError, Kind: failures.AgentRunError, Reason: "the model's reply: " + test.want}
+		if diff := cmp.Diff(want, refusalIn(t, err)); diff != "" {
+			t.Errorf("refusal (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestAChatModelThatFailsInItsReplyFailsTheTurn(t *testing.T) {
+	for _, test := range []struct{ completion, want string }{
+		{`{"error":{"message":"upstream provider died","code":502}}`, "the model's reply has no choices: upstream provider died"},
+		{`{"choices":[{"message":null,"finish_reason":"error","error":{"message":"out of memory"}}]}`, "the model's reply ended in an error: out of memory"},
+	} {
+		_, _, err := (&wire{completion: test.completion}).respond(t.Context(), hi)
+		want := wanted{Status: http.StatusBadGateway, Kind: failures.AgentRunError, Reason: test.want}
 		if diff := cmp.Diff(want, refusalIn(t, err)); diff != "" {
 			t.Errorf("refusal (-want +got):\n%s", diff)
 		}

@@ -108,11 +108,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 	for _, rule := range c.rules() {
 		c.Judge(rule)
 	}
-	c.JudgeWindow(probe.Window{
-		Length: config.CloseRetryWindow,
-		Needs:  needs(c.session, c.givesWindow),
-		Seed:   c.sendSeed,
-	})
+	c.JudgeWindow(config.CloseRetryWindow, needs(c.session, c.givesWindow))
 	return c.End()
 }
 

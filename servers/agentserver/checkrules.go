@@ -244,16 +244,13 @@ func (c *check) closeByIDAlone(t *probe.Trial) error {
 	if err := t.CloseAlone(s).Want("the close without a cookie", 200); err != nil {
 		return c.Blame("close", err)
 	}
-	if late := c.sendSeed(t, s); late.OK() {
-		return c.Blame("late-seed", fmt.Errorf("the session is held still: its seed got %s", late))
+	if err := c.sendSeed(t, s).Want("the seed after it", 409); err != nil {
+		return c.Blame("late-seed", err)
 	}
 	if why := cmp.Or(c.hasCookie(), c.givesParams()); why != "" {
 		return probe.Skip("whether the session has ended is not seen: " + why)
 	}
-	if c.respond(t, s, s.Cookie()).OK() {
-		return c.Blame("responses-after-close", errors.New("the session is held still: its cookie serves for a turn"))
-	}
-	return nil
+	return c.Blame("responses-after-close", c.respond(t, s, s.Cookie()).Want("a turn with its cookie", 409))
 }
 
 // closeRepeated repeats the close of a session that has had a turn, where one is

@@ -3,7 +3,6 @@ package agentserver
 import (
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"example.com/turn/failures"
@@ -15,6 +14,9 @@ import (
 // Of several choices it is the first.
 func responseOf(completion []byte) ([]byte, error) {
 	response, err := convert(completion)
+	if refusal := new(requests.Refusal); errors.As(err, &refusal) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, requests.RefuseAs(http.StatusInternalServerError, failures.AgentRunError, "the model's reply: %w", err)
 	}
@@ -53,17 +55,21 @@ func convert(text []byte) ([]byte, error) {
 
 func firstChoice(completion rawjson.Object) (choice, message rawjson.Object, err error) {
 	choices, _ := completion.Get("choices")
-	if !rawjson.IsArray(choices) || rawjson.IsEmpty(choices) {
-		return nil, nil, fmt.Errorf("it has no choices%s", reply{completion}.errorWords()) // a gateway's way to fail with 200
+	words := reply{completion}.errorWords() // a gateway's way to fail with 200
+	switch {
+	case (!rawjson.IsArray(choices) || rawjson.IsEmpty(choices)) && words != "":
+		return nil, nil, modelFailed("the model's reply has no choices%s", words)
+	case !rawjson.IsArray(choices) || rawjson.IsEmpty(choices):
+		return nil, nil, errors.New("it has no choices")
 	}
 	if choice, err = rawjson.ParseObject(rawjson.Elements(choices)[0]); err != nil {
 		return nil, nil, errors.New("its first choice is no object")
 	}
+	if choice.Text("finish_reason") == "error" {
+		return nil, nil, modelFailed("the model's reply ended in an error%s", reply{choice}.errorWords())
+	}
 	if message, err = rawjson.ParseObject(choice.Present("message")); err != nil {
 		return nil, nil, errors.New("its first choice has no message")
-	}
-	if choice.Text("finish_reason") == "error" {
-		return nil, nil, fmt.Errorf("it ended in an error%s", reply{choice}.errorWords())
 	}
 	return choice, message, nil
 }

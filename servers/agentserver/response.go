@@ -2,7 +2,7 @@ package agentserver
 
 import (
 	"crypto/rand"
-	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -20,10 +20,14 @@ func readReply(raw []byte) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if output, _ := object.Get("output"); !rawjson.IsArray(output) {
-		return reply{}, errors.New("it has no array output")
+	r := reply{object}
+	if err := r.failure(); err != nil {
+		return reply{}, err
 	}
-	return reply{object}, nil
+	if !rawjson.IsArray(r.get("output")) {
+		return reply{}, fmt.Errorf("it has no array output%s", r.errorWords())
+	}
+	return r, nil
 }
 
 func (r reply) get(name string) []byte {
@@ -40,9 +44,14 @@ func (r reply) failure() error {
 	status, _ := rawjson.Text(r.get("status"))
 	switch status {
 	case "failed", "cancelled", "queued", "in_progress":
-		return requests.RefuseAs(http.StatusBadGateway, failures.AgentRunError, "the model's reply is %s%s", status, r.errorWords())
+		return modelFailed("the model's reply is %s%s", status, r.errorWords())
 	}
 	return nil
+}
+
+// modelFailed refuses the turn of a model that failed inside a reply of 200.
+func modelFailed(format string, args ...any) error {
+	return requests.RefuseAs(http.StatusBadGateway, failures.AgentRunError, format, args...)
 }
 
 // errorWords is what the reply's error says, behind a colon; "" when it says nothing.

@@ -153,11 +153,11 @@ func (t *turn) ask(ctx context.Context) (reply, error) {
 		return reply{}, err
 	}
 	answer, err := readReply(raw)
+	if refusal := new(requests.Refusal); errors.As(err, &refusal) {
+		return reply{}, err
+	}
 	if err != nil {
 		return reply{}, requests.RefuseAs(http.StatusInternalServerError, failures.AgentRunError, "the model's reply: %w", err)
-	}
-	if err := answer.failure(); err != nil {
-		return reply{}, err
 	}
 	t.added = append(t.added, answer.output()...)
 	t.usage.add(answer)

@@ -121,7 +121,7 @@ func TestAModelThatFailsFailsTheTurn(t *testing.T) {
 		{"a reply that is no JSON", replying(`<html>`),
 			reply{Status: 500, Body: `{"detail":"the model's reply: not JSON: \"<\" where a value should be at byte 0","failure_kind":"agent_run_error"}`}},
 		{"a reply without output", replying(`{"error":{"message":"no"}}`),
-			reply{Status: 500, Body: `{"detail":"the model's reply: it has no array output","failure_kind":"agent_run_error"}`}},
+			reply{Status: 500, Body: `{"detail":"the model's reply: it has no array output: no","failure_kind":"agent_run_error"}`}},
 		{"a panic", func(context.Context) (json.RawMessage, error) { panic("oops") },
 			reply{Status: 500, Body: `{"detail":"a bug in this server: oops"}`}},
 	} {
@@ -262,6 +262,10 @@ func TestAModelThatFailsInItsReplyFailsTheTurn(t *testing.T) {
 			}
 		})
 	}
+	b := newBench(t, agentserver.Config{})
+	b.model.replies = []string{`{"status":"failed","error":{"message":"GPU on fire"}}`}
+	b.want("a turn whose model gave no output either", b.post("/v1/responses", b.seed("a", ""), `{"input":"hi"}`), 502,
+		`{"detail":"the model's reply is failed: GPU on fire","failure_kind":"agent_run_error"}`)
 }
 
 func TestAModelThatWasCutOffEndsTheTurn(t *testing.T) {

@@ -28,7 +28,8 @@ type Report struct {
 	// all that there are. "": it was.
 	Incomplete string `json:"incomplete,omitempty"`
 	// LeftOpen are the ids of sessions that the check has opened and that the
-	// server would not close, whatever was tried.
+	// server would not close, whatever was tried. One without an id, of an agent-run
+	// seed, is described.
 	LeftOpen []string `json:"left_open,omitempty"`
 }
 

@@ -53,16 +53,16 @@ func (s *Server) resetAgentRun(r *http.Request, task Task) (id string, err error
 		if err != nil {
 			return asRefusal(err, "", "the session could not be built")
 		}
-		old := *held
-		fresh.restored = old.restored // its caller has no other cookie until this is answered
-		*held = *fresh
-		if err := s.environment.release(context.WithoutCancel(ctx), old.state); err != nil {
-			*held = old
+		fresh.restored = held.restored // its caller has no other cookie until this is answered
+		if err := s.environment.release(context.WithoutCancel(ctx), held.state); err != nil {
 			return errors.Join(
 				requests.RefuseAs(http.StatusServiceUnavailable, failures.SessionReleaseFailed, "the session's state could not be released: %w", err),
 				s.environment.release(context.WithoutCancel(ctx), fresh.state))
 		}
-		s.sessions.Renew(p.ID, fresh.terms.Lifetime)
+		*held = *fresh
+		if !s.sessions.Renew(p.ID, fresh.terms.Lifetime) {
+			return unrecognised() // it ended while the state was built, which goes with it
+		}
 		return nil
 	})
 	if lost := new(gone); errors.As(err, &lost) {

@@ -59,8 +59,8 @@ type CheckConfig struct {
 	// Nil: nobody is.
 	Judged func(contract.Rule)
 
-	// Releases is the number of releases that the server has run so far. Nil: what
-	// can be seen of them from outside must do.
+	// Releases is the number of releases that the server has run so far. Nil: how often
+	// a session is released is not judged.
 	Releases func() int
 	// FailRelease has the next release fail. Nil: failed releases are looked at
 	// only when one happens.
@@ -144,11 +144,7 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 	for _, rule := range c.rules() {
 		c.Judge(rule)
 	}
-	c.JudgeWindow(probe.Window{
-		Length: config.CloseRetryWindow,
-		Needs:  needs(c.session, c.hasState, c.givesWindow),
-		Seed:   c.sendSeed,
-	})
+	c.JudgeWindow(config.CloseRetryWindow, needs(c.session, c.hasState, c.givesWindow))
 	for _, rule := range c.laterRules() {
 		c.Judge(rule)
 	}

@@ -132,7 +132,7 @@ func (c *check) learn() error {
 		err := c.compare()
 		c.learning = false
 		if err != nil {
-			return err
+			return probe.Skip(err.Error()) // it is of a session that no rule is about
 		}
 		c.learned = true
 	}
@@ -164,7 +164,7 @@ func (c *check) compare() error {
 // held is nil when a session is held, and a Skip when that cannot be told.
 func (c *check) held(t *probe.Trial, s *probe.Session) error {
 	if err := c.learn(); err != nil {
-		return probe.Skip(err.Error())
+		return err
 	}
 	if got := c.look(t, s); !slices.Contains(c.live, got) {
 		return fmt.Errorf("the session is gone: it answers as no open one does (%s)", got)

@@ -112,7 +112,9 @@ func (c *check) closes(t *probe.Trial) error {
 }
 
 func (c *check) seedRepeated(t *probe.Trial) error {
-	_ = c.learn() // now: a slow tool may take longer than a session may be left alone
+	if c.hasState() == "" {
+		_ = c.learn() // now: a slow tool may take longer than a session may be left alone
+	}
 	s := t.NewSession()
 	first := c.sendSeed(t, s)
 	if !first.OK() {
@@ -475,7 +477,7 @@ func (c *check) concurrentCloses(t *probe.Trial) error {
 	for _, reply := range replies {
 		if reply.Is(http.StatusServiceUnavailable) {
 			if !slices.ContainsFunc(replies, probe.Reply.OK) { // or another close has released it
-				c.watchFailedRelease(c.NewTrial(), s, reply)
+				c.watchFailedRelease(t.Looking(s, reply), s, reply)
 			}
 			return probe.Skip("the release failed; see rule failed-release")
 		}

@@ -70,20 +70,24 @@ func (c *check) busySurvivesIdle(t *probe.Trial) error {
 }
 
 // longCall calls the tool for longer than the idle timeout. Where the tool is not
-// held, the wait ends with the call: one that is over sooner shows nothing.
+// held, the wait ends with the call: one that is answered sooner shows nothing.
 func (c *check) longCall(t *probe.Trial, s *probe.Session) (answer probe.Reply, err error) {
 	beyond, call := probe.Beyond(c.config.IdleTimeout), func() { answer = c.callTool(t, s) }
 	switch {
 	case c.config.HoldTool != nil:
 		begun, letGo := c.config.HoldTool()
 		err = c.SleepWithin(beyond, begun, letGo, call)
-		return answer, err
 	case c.config.Sleep != nil:
 		return answer, probe.Skip("with a Sleep of one's own it takes HoldTool to have a call under way meanwhile")
-	case c.SleepDuring(beyond, call) != nil:
-		return answer, probe.Skip("the tool answers within the idle timeout: it takes one that is slower")
+	default:
+		err = c.SleepDuring(beyond, call)
 	}
-	return answer, nil
+	if err != nil && answer.OK() {
+		err = probe.Skip("the tool answers within the idle timeout: it takes one that is slower")
+	} else if err != nil {
+		err = answer.Want("the tool call that was to be under way", 200)
+	}
+	return answer, err
 }
 
 // A watchedRelease is one that failed by itself, and what was wrong with that.

@@ -18,7 +18,7 @@ import (
 //
 // An error of any of its functions is answered with 422 when it is a
 // [requests.Invalid], with its own status when it is a *[requests.Refusal], and
-// else with 500.
+// else with 500; that of Release always with 503.
 type TaskEnvironment[State any] struct {
 	// Name is what the server is called in logs. Required.
 	Name string
@@ -29,7 +29,7 @@ type TaskEnvironment[State any] struct {
 	// Tools are what an agent may call.
 	Tools []Tool[State]
 	// Verify scores an answer. Required. It is not called again when the same
-	// answer comes again.
+	// answer comes again. Its context is like that of a tool's Call.
 	Verify func(ctx context.Context, state State, answer Answer) (Verdict, error)
 	// Release gives up what the state holds. When it fails, the session is kept
 	// and its caller may close it again. Its context outlives the request. Nil:
@@ -100,8 +100,8 @@ type Tool[State any] struct {
 	// tool is not offered over MCP.
 	Parameters json.RawMessage
 	// Call runs the tool with the session of the request. Its result is encoded as
-	// JSON and answered with 200. Its context ends when the caller goes away and
-	// when the session expires.
+	// JSON and answered with 200. Its context ends when the caller goes away, when
+	// the session expires and when the server is closed.
 	Call func(ctx context.Context, state State, arguments json.RawMessage) (any, error)
 	// Stateless is Call for a tool that needs no session, and does not care
 	// whether there still is one.

@@ -160,9 +160,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Open is the number of open sessions: seeded, and not released yet.
 func (s *Server) Open() int { return s.sessions.Len() }
 
-// Close releases the open sessions and refuses further seeds. It returns when
-// all are released, with the errors of those that could not be; when ctx ends
-// first, the releases that still run are cancelled.
+// Close cuts the calls under way, releases the open sessions and refuses further
+// seeds. It returns when all are released, with the errors of those that could not
+// be; when ctx ends first, the releases that still run are cancelled.
 func (s *Server) Close(ctx context.Context) error {
 	if err := s.sessions.Shutdown(ctx); err != nil {
 		return fmt.Errorf("closing %s: %w", s.environment.name, err)

@@ -25,7 +25,8 @@ type Handler func(w http.ResponseWriter, r *http.Request) (rawjson.Body, error)
 type Router struct {
 	// Routes maps "METHOD /path" to what answers it.
 	Routes map[string]Handler
-	// Logger gets the panics and the errors without a status of their own.
+	// Logger gets what is answered with 500 or more: as warnings those that were
+	// refused with a status of their own, else as errors.
 	Logger zerolog.Logger
 }
 
@@ -104,7 +105,7 @@ func (rt *Router) Log(ctx context.Context, path string, err error) {
 		rt.Logger.Error().Str("path", path).Bytes("stack", panicked.stack).Msg(panicked.Error())
 	case ctx.Err() != nil:
 		rt.Logger.Debug().Str("path", path).Msg("the caller went away")
-	case statusOf(err) >= http.StatusInternalServerError && errors.As(err, &refusal):
+	case statusOf(err) >= http.StatusInternalServerError && errors.As(err, &refusal) && refusal.Status != 0:
 		rt.Logger.Warn().Str("path", path).Str("failure_kind", string(refusal.Kind)).Err(err).Msg("request failed")
 	case statusOf(err) >= http.StatusInternalServerError:
 		rt.Logger.Error().Str("path", path).Err(err).Msg("request failed")

@@ -167,9 +167,7 @@ func (t *Trial) close(s *Session, cookie string) Reply {
 	reply := t.Post(call)
 	for try := 1; reply.Is(503) && try < closeTries; try++ {
 		if t.run.FailedRelease != nil {
-			looking := t.run.NewTrial()
-			looking.exchanges = append(looking.exchanges, t.run.server.exchange(call, reply))
-			t.run.FailedRelease(looking, s, reply)
+			t.run.FailedRelease(t.looking(call, reply), s, reply)
 		}
 		if sleep(t.run.ctx, closePause) != nil {
 			return reply
@@ -177,6 +175,18 @@ func (t *Trial) close(s *Session, cookie string) Reply {
 		reply = t.Post(call)
 	}
 	return reply
+}
+
+// Looking begins a trial that has the exchange of a close with the session's cookie,
+// and is for what is asked then.
+func (t *Trial) Looking(s *Session, reply Reply) *Trial {
+	return t.looking(Call{Path: s.protocol.ClosePath, Cookie: s.Cookie(), Body: s.CloseBody(s.Episode)}, reply)
+}
+
+func (t *Trial) looking(call Call, reply Reply) *Trial {
+	looking := t.run.NewTrial()
+	looking.exchanges = append(looking.exchanges, t.run.server.exchange(call, reply))
+	return looking
 }
 
 // CloseFor sends one close with the session's cookie for an episode.

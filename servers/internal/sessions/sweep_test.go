@@ -374,6 +374,32 @@ func TestAFenceGoesByItself(t *testing.T) {
 	})
 }
 
+func TestALifetimeThatIsOverIsNotRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := sessions.NewTable(config{Lifetime: time.Minute, SweepEvery: time.Hour})
+		seed(t, table, "a", "state")
+		var early, late bool
+		err := table.Use(t.Context(), "a", func(context.Context, string) error {
+			time.Sleep(59 * time.Second)
+			early = table.Renew("a", 2*time.Minute)
+			time.Sleep(2 * time.Minute) // it does not heed its cut
+			go func() { _ = table.Use(t.Context(), "a", func(context.Context, string) error { return nil }) }()
+			synctest.Wait()
+			late = table.Renew("a", time.Minute)
+			return errBad
+		})
+		wantError(t, "the call", err, sessions.ErrExpired)
+		if !early || late {
+			t.Errorf("renewed in time: %v, when it was over: %v", early, late)
+		}
+		synctest.Wait()
+		wantState(t, table, "a", sessions.ErrExpired.Error())
+		if err := table.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // However many calls ignore that they are cut and releases hang, a session whose time
 // is over is fenced off, its call is cut, and who asks for its close gets it.
 func TestManyThatHangKeepNoOtherFromExpiring(t *testing.T) {

@@ -18,9 +18,12 @@ var (
 	ErrSeed     = errors.New("the session was seeded with another task")
 	ErrEpisode  = errors.New("the session belongs to another episode")
 	ErrToken    = errors.New("the session is closed by its cookie or its close token, not by its id alone")
-	ErrStranger = errors.New("the session is another caller's")
 	ErrShutdown = errors.New("the server is shutting down")
 )
+
+// ErrStranger is what a call returns that finds that its caller has no right to the
+// session; see [Table.Use].
+var ErrStranger = errors.New("the session is another caller's")
 
 // A Binding is what a seed ties an id to.
 type Binding struct {
@@ -311,20 +314,21 @@ func (t *Table[S, R]) giveBack(held *session[S, R], err error) {
 }
 
 // Renew begins the lifetime of a session anew, as that of an Opening, for a call
-// of the session that has seeded it with another task. It comes too late for one
-// whose close has been noted.
-func (t *Table[S, R]) Renew(id string, lifetime time.Duration) {
+// of the session that has seeded it with another task. It reports whether it has:
+// for one whose close has been noted it comes too late.
+func (t *Table[S, R]) Renew(id string, lifetime time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	held, there := t.sessions.get(id)
 	if !there || held.closing != nil {
-		return
+		return false
 	}
 	held.lifetime.ends = t.lifetime(lifetime).ends
 	if held.deadline == nil && !held.lifetime.ends.IsZero() {
 		held.deadline = t.expiry.Add(id, held.lifetime.ends)
 		t.arm()
 	}
+	return true
 }
 
 // End notes the close of a session, for a call of it that has nothing to come after
