@@ -66,6 +66,7 @@ func TestABrokenServerFailsOnExactlyItsRule(t *testing.T) {
 		"takes no close with a cookie":                            "close",
 		"answers a repeated seed otherwise":                       "seed-repeated",
 		"takes another body":                                      "seed-with-another-body",
+		"answers every conflicting seed with 500":                 "seed-with-another-body",
 		"answers another body with 500":                           "seed-with-another-body",
 		"lets a seed through after the close":                     "late-seed",
 		"takes two tools of one name":                             "seed-with-two-tools-of-one-name",

@@ -163,7 +163,7 @@ func (c *check) seedWithAnotherBody(t *probe.Trial) error {
 	}
 	what := []string{"the seed for another task", "the seed for another episode", "the seed with other tool accesses"}
 	for i, asked := range c.otherBodies(s) {
-		if err := c.post(t, s, asked).Want(what[i], 409); err != nil {
+		if err := c.Conflict("seed-with-another-body", c.post(t, s, asked), what[i]); err != nil {
 			return err
 		}
 	}
@@ -176,13 +176,13 @@ func (c *check) lateSeed(t *probe.Trial) error {
 		return err
 	}
 	for range 2 {
-		if err := c.sendSeed(t, s).Want("the seed of a closed id", 409); err != nil {
+		if err := c.Conflict("late-seed", c.sendSeed(t, s), "the seed of a closed id"); err != nil {
 			return err
 		}
 	}
 	asked := c.ask(s)
 	asked.episode = s.OtherEpisode()
-	return c.post(t, s, asked).Want("the seed of a closed id for another episode", 409)
+	return c.Conflict("late-seed", c.post(t, s, asked), "the seed of a closed id for another episode")
 }
 
 // Tool accesses that no agent can serve. They are not required where that is not
@@ -244,7 +244,7 @@ func (c *check) closeByIDAlone(t *probe.Trial) error {
 	if err := t.CloseAlone(s).Want("the close without a cookie", 200); err != nil {
 		return c.Blame("close", err)
 	}
-	if err := c.sendSeed(t, s).Want("the seed after it", 409); err != nil {
+	if err := c.Conflict("close-by-id-alone", c.sendSeed(t, s), "the seed after it"); err != nil {
 		return c.Blame("late-seed", err)
 	}
 	if why := cmp.Or(c.hasCookie(), c.givesParams()); why != "" {

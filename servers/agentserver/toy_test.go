@@ -107,6 +107,9 @@ func (y *toy) seed(w http.ResponseWriter, body toyBody, _ string) {
 		http.SetCookie(w, &http.Cookie{Name: "toy", Value: "early"})
 	}
 	if status := y.refusal(body); status != 0 {
+		if status == 409 && y.broken == "answers every conflicting seed with 500" {
+			status = 500
+		}
 		y.afterRefusal(w, body)
 		tell(w, status, `{"detail":"refused"}`)
 		return

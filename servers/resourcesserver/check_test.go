@@ -135,6 +135,7 @@ func TestABrokenServerFailsOnExactlyItsRule(t *testing.T) {
 		"takes no close with a cookie":                               "close",
 		"refuses a repeated seed":                                    "seed-repeated",
 		"resets a session that is seeded again":                      "seed-repeated",
+		"answers every conflicting seed with 500":                    "seed-of-another-episode",
 		"takes a seed of another data":                               "seed-with-other-data",
 		"answers a seed of another data with 500":                    "seed-with-other-data",
 		"takes a seed of another episode":                            "seed-of-another-episode",

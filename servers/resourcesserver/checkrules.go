@@ -215,7 +215,7 @@ func (c *check) seedWithOtherData(t *probe.Trial) error {
 	if err != nil {
 		return err
 	}
-	return wantConflict(t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.config.TaskID, c.otherData())))
+	return c.orNotValid("seed-with-other-data", t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.config.TaskID, c.otherData())))
 }
 
 func (c *check) seedOfAnotherEpisode(t *probe.Trial) error {
@@ -224,7 +224,8 @@ func (c *check) seedOfAnotherEpisode(t *probe.Trial) error {
 		return err
 	}
 	other := s.OtherEpisode()
-	return t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)).Want("the seed for another episode", 409)
+	reply := t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData))
+	return c.Conflict("seed-of-another-episode", reply, "the seed for another episode")
 }
 
 func (c *check) seedOfAnotherTask(t *probe.Trial) error {
@@ -232,16 +233,16 @@ func (c *check) seedOfAnotherTask(t *probe.Trial) error {
 	if err != nil {
 		return err
 	}
-	return wantConflict(t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.otherTask(), c.config.TaskData)))
+	return c.orNotValid("seed-of-another-task", t.Seed(s, s.Episode, c.seedFor(s, s.Episode, c.otherTask(), c.config.TaskData)))
 }
 
-// wantConflict is nil when a seed was refused for what its id is bound to, or was
+// orNotValid is nil when a rule's seed was refused for what its id is bound to, or was
 // found not valid before that was looked at.
-func wantConflict(reply probe.Reply) error {
+func (c *check) orNotValid(rule string, reply probe.Reply) error {
 	if reply.Is(http.StatusUnprocessableEntity) {
 		return nil
 	}
-	return reply.Want("the seed", 409)
+	return c.Conflict(rule, reply, "the seed")
 }
 
 // badSeeds are seeds of a session that are not valid.
@@ -327,7 +328,7 @@ func (c *check) closeByIDAlone(t *probe.Trial) error {
 		return probe.Skip(why)
 	}
 	gone := c.gone(t, s)
-	return probe.All(gone, c.Blame("late-seed", c.sendSeed(t, s).Want("the seed after it", 409)))
+	return probe.All(gone, c.Blame("late-seed", c.Conflict("close-by-id-alone", c.sendSeed(t, s), "the seed after it")))
 }
 
 // gone is nil when a session answers as a closed one does.
@@ -394,12 +395,13 @@ func (c *check) lateSeed(t *probe.Trial) error {
 		return err
 	}
 	for range 2 {
-		if err := c.sendSeed(t, s).Want("the seed of a closed id", 409); err != nil {
+		if err := c.Conflict("late-seed", c.sendSeed(t, s), "the seed of a closed id"); err != nil {
 			return err
 		}
 	}
 	other := s.OtherEpisode()
-	return t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData)).Want("the seed of a closed id for another episode", 409)
+	reply := t.Seed(s, other, c.seedFor(s, other, c.config.TaskID, c.config.TaskData))
+	return c.Conflict("late-seed", reply, "the seed of a closed id for another episode")
 }
 
 func (c *check) verifyAfterClose(t *probe.Trial) error {

@@ -35,6 +35,12 @@ type Run struct {
 	timed   bool  // Sleep takes as long as it says
 	reached bool  // the server has answered
 	err     error // what ended the check
+
+	conflict struct { // the first seed that should have got 409 and did not
+		rule   string
+		status int
+	}
+	alike map[string]bool // the rules whose seeds got the same instead; see Conflict
 	// FailedRelease is told of each close that was answered with 503, before it is
 	// tried again, with a trial that has this exchange and is for what is asked then.
 	// Nil: nobody asks.
@@ -216,8 +222,31 @@ func (r *Run) add(rule Rule, trial *Trial, err error) {
 	}
 }
 
-// Broke reports whether a rule has failed already.
+// Conflict is nil when a rule's seed was refused with 409. A server that has an error
+// of its own (500) for conflicts answers every one with it: that is one fault, of the
+// rule that meets it first.
+func (r *Run) Conflict(rule string, reply Reply, what string) error {
+	err := reply.Want(what, 409)
+	switch first := &r.conflict; {
+	case err == nil || reply.Status < 500:
+	case first.rule == "":
+		first.rule, first.status = rule, reply.Status
+	case first.rule != rule && first.status == reply.Status:
+		if r.alike == nil {
+			r.alike = map[string]bool{}
+		}
+		r.alike[rule] = true
+		return Skipf("%v, as another conflict got; see rule %s", err, first.rule)
+	}
+	return err
+}
+
+// Broke reports whether a rule has failed already, or was not judged because what it
+// found is another's fault.
 func (r *Run) Broke(name string) bool {
+	if r.alike[name] {
+		return true
+	}
 	for _, rule := range r.report.Rules {
 		if rule.Name == name && rule.Outcome == contract.Failed {
 			return true

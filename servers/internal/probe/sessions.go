@@ -51,7 +51,7 @@ func (c Sessions) SeedAfterUnknownClose(t *Trial) error {
 	if reply := t.Close(s); !reply.OK() {
 		return c.Blame("close-unknown", fmt.Errorf("the close got %s", reply))
 	}
-	return c.Blame("late-seed", c.SendSeed(t, s).Want("the seed that comes after it", 409))
+	return c.Blame("late-seed", c.Conflict("seed-after-unknown-close", c.SendSeed(t, s), "the seed that comes after it"))
 }
 
 // CloseOfUnknownForAnother is the part of close-of-another-episode that is about an

@@ -47,7 +47,7 @@ func (c Sessions) throughWindow(length time.Duration, holding, ending, renewing 
 		}
 	}
 	err = errors.Join(err, c.Sleep(nearEnd-repeat))
-	holds = c.Blame("late-seed", c.SendSeed(holding, ids[0]).Want("the seed shortly before the end", 409))
+	holds = c.Blame("late-seed", c.Conflict("window-holds", c.SendSeed(holding, ids[0]), "the seed shortly before the end"))
 	if holds != nil && c.timed && time.Since(began) >= length {
 		holds = Skip("the server answers too slowly for so short a window")
 	}
