@@ -661,11 +661,14 @@ func TestAServerThatClosesKeptConnectionsPasses(t *testing.T) {
 
 func TestAServerThatHangsIsLeftWhenTheContextEnds(t *testing.T) {
 	hanging := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hanging }))
+	ctx, end := context.WithCancelCause(t.Context())
+	defer end(nil)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		end(&failures.Stop{Kind: failures.Cancelled, Reason: "enough"}) // the seed has come
+		<-hanging
+	}))
 	defer server.Close()
 	defer close(hanging)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, &failures.Stop{Kind: failures.Cancelled, Reason: "enough"})
-	defer cancel()
 	config := checkOf(&toy{url: server.URL})
 	config.CleanupTimeout = 20 * time.Millisecond
 	report, err := resourcesserver.Check(ctx, config)
