@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -324,8 +323,7 @@ func TestAnMCPServerMaySendARequestOnToItself(t *testing.T) {
 
 func TestAnMCPAccessThatCannotBeOpened(t *testing.T) {
 	elsewhere := newMCPBox(t, nil, nil)
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	const nobody = "http://127.0.0.1:1" // a port that nobody is given, unlike one that was given back
 	endless := newFakeMCPBox(t, map[string]string{"initialize": initialized, "tools/list": `{"tools":[],"nextCursor":"on"}`})
 	refusing := newFakeMCPBox(t, nil)
 	long := newFakeMCPBox(t, map[string]string{"initialize": initialized, "tools/list": `{"tools":[{"name":"` + strings.Repeat("x", 2<<20) + `"}]}`})
@@ -342,7 +340,7 @@ func TestAnMCPAccessThatCannotBeOpened(t *testing.T) {
 	html := newMCPBox(t, nil, nil)
 	html.interfere = func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }
 	for _, test := range []struct{ name, url, want string }{
-		{"nobody there", gone.URL + "/mcp?key=" + token, "dial tcp " + strings.TrimPrefix(gone.URL, "http://") + ": connect: connection refused"},
+		{"nobody there", nobody + "/mcp?key=" + token, "dial tcp 127.0.0.1:1: connect: connection refused"},
 		{"unknown token", answering(http.StatusUnauthorized).url, "the MCP endpoint answered 401 Unauthorized"},
 		{"lost session", answering(http.StatusNotFound).url, "the MCP endpoint answered 404 Not Found"},
 		{"broken", answering(http.StatusInternalServerError).url, "the MCP endpoint answered 500 Internal Server Error"},

@@ -593,11 +593,10 @@ func TestAServerThatAnswersHTMLFailsOnTheSeed(t *testing.T) {
 }
 
 func TestAServerThatGivesNoAnswerIsAnError(t *testing.T) {
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	const nobody = "http://127.0.0.1:1" // a port that nobody is given, unlike one that was given back
 	drops := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer drops.Close()
-	for _, url := range []string{gone.URL, drops.URL} {
+	for _, url := range []string{nobody, drops.URL} {
 		config := checkOf(&toy{url: url})
 		config.CleanupTimeout = time.Second
 		report, err := resourcesserver.Check(t.Context(), config)
