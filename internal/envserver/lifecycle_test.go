@@ -271,15 +271,20 @@ func TestCallerThatGoesAwayBeforeAnotherAttempt(t *testing.T) {
 func TestCallerThatWentAwayIsNotAnswered(t *testing.T) {
 	h := newHouse(t, nil)
 	h.Play(scripted.Script{scripted.Responses: {{Hang: true}}})
-	got, err := h.raw(t, fmt.Sprintf("POST /run HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plain), plain))
+	request := fmt.Sprintf("POST /run HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(plain), plain)
+	got, err := h.rawUntil(t, request, func() {
+		if _, err := h.Wait(within(t), scripted.Responses, 1); err != nil {
+			t.Fatal(err)
+		}
+	})
 	if err == nil {
 		t.Errorf("answered with status %d and %d bytes", got.StatusCode, got.ContentLength)
 	}
 	if err := h.Idle(within(t), 0); err != nil {
 		t.Fatal(err)
 	}
-	if routes := h.Routes(); routes[len(routes)-1] != scripted.CloseSession {
-		t.Errorf("calls %v", routes)
+	if _, err := h.Wait(within(t), scripted.CloseSession, 1); err != nil {
+		t.Errorf("calls %v: %v", h.Routes(), err)
 	}
 }
 

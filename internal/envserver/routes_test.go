@@ -247,6 +247,12 @@ func TestTooLargeRequestIs413(t *testing.T) {
 // error is that of a connection which ends without one.
 func (h *house) raw(t *testing.T, text string) (*http.Response, error) {
 	t.Helper()
+	return h.rawUntil(t, text, func() {})
+}
+
+// rawUntil is raw with a caller that says all it has to say only after until.
+func (h *house) rawUntil(t *testing.T, text string, until func()) (*http.Response, error) {
+	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -257,6 +263,7 @@ func (h *house) raw(t *testing.T, text string) (*http.Response, error) {
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
+	until()
 	_ = conn.(*net.TCPConn).CloseWrite()
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err == nil {
