@@ -38,7 +38,7 @@ func TestDeadlinesAreTakenInTheirOrder(t *testing.T) {
 			},
 			"remove": func(t *rapid.T) {
 				if len(there)+len(gone) == 0 {
-					t.Skip("there is none")
+					return
 				}
 				e := rapid.SampledFrom(slices.Concat(there, gone)).Draw(t, "entry")
 				deadlines.Remove(e.Deadline)
@@ -46,7 +46,7 @@ func TestDeadlinesAreTakenInTheirOrder(t *testing.T) {
 			},
 			"move": func(t *rapid.T) {
 				if len(there)+len(gone) == 0 {
-					t.Skip("there is none")
+					return
 				}
 				e := rapid.SampledFrom(slices.Concat(there, gone)).Draw(t, "entry")
 				e.at = some(t)
