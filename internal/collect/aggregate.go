@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/turn/internal/filelock"
 	"example.com/turn/internal/rawjson"
 	"example.com/turn/protocol"
 )
@@ -182,8 +183,7 @@ func isOwned(path string) bool {
 		return false // reading it will tell what is wrong
 	}
 	defer func() { _ = file.Close() }()
-	err = lock(file)
-	return err != nil && !errors.Is(err, errNoLocks)
+	return errors.Is(filelock.Lock(file), filelock.ErrOwned)
 }
 
 // join writes the three files of the joined output, and returns as its owner.
@@ -191,7 +191,7 @@ func (j *joiner) join(ctx context.Context, parts []string) (release func(), err 
 	if err := os.MkdirAll(filepath.Dir(j.config.Output), 0o755); err != nil {
 		return nil, &OutputError{File: j.config.Output, Err: err}
 	}
-	owned, err := own(j.config.Output, lock, j.config.Note)
+	owned, err := own(j.config.Output, filelock.Lock, j.config.Note)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func (j *joiner) join(ctx context.Context, parts []string) (release func(), err 
 		return nil, err
 	}
 	// The lock is that of the file, whatever its name.
-	joined, err := own(next.Rollouts, lock, func(string) {})
+	joined, err := own(next.Rollouts, filelock.Lock, func(string) {})
 	if err != nil {
 		return nil, err
 	}

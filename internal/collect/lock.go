@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"example.com/turn/internal/filelock"
 )
 
 // An OwnedError says that another run is writing to the output.
@@ -14,22 +16,18 @@ func (e *OwnedError) Error() string {
 	return fmt.Sprintf("another run is writing to %s", e.File)
 }
 
-// errNoLocks is the error of a file system that has no locks.
-var errNoLocks = errors.New("the file system has no locks")
-
 // tries bounds how often a file is made that others take away.
 const tries = 10
 
 // own opens the rollouts file as its only owner, with an *[OwnedError] when there
-// is another. The lock is the operating system's ([lock]): it ends with the process,
-// however that ends.
+// is another.
 func own(path string, lock func(*os.File) error, note func(string)) (*output, error) {
 	for range tries {
 		file, made, err := openOrMake(path)
 		if err != nil {
 			return nil, &OutputError{File: path, Err: err}
 		}
-		if err := lockSoon(file, lock); errors.Is(err, errNoLocks) {
+		if err := lockSoon(file, lock); errors.Is(err, filelock.ErrNoLocks) {
 			note(fmt.Sprintf("%s: %v: see to it yourself that no other run writes to this output", path, err))
 		} else if err != nil {
 			_ = file.Close()
@@ -54,7 +52,7 @@ const lockWait = 200 * time.Millisecond
 func lockSoon(file *os.File, lock func(*os.File) error) (err error) {
 	const looks = 10
 	for range looks {
-		if err = lock(file); err == nil || errors.Is(err, errNoLocks) {
+		if err = lock(file); err == nil || errors.Is(err, filelock.ErrNoLocks) {
 			return err
 		}
 		time.Sleep(lockWait / looks)

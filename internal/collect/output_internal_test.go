@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/turn/internal/filelock"
 	"example.com/turn/internal/rawjson"
 )
 
@@ -197,7 +198,7 @@ func TestAFileSystemWithoutLocks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.jsonl")
 	for range 2 { // at once: nobody keeps the second away
 		var notes []string
-		o, err := own(path, func(*os.File) error { return errNoLocks }, func(note string) { notes = append(notes, note) })
+		o, err := own(path, func(*os.File) error { return filelock.ErrNoLocks }, func(note string) { notes = append(notes, note) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +230,7 @@ func TestALockOnAFileThatIsGone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return lock(file)
+		return filelock.Lock(file)
 	}, func(string) {})
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +240,7 @@ func TestALockOnAFileThatIsGone(t *testing.T) {
 		t.Errorf("it was locked %d times, and then %v; want twice, and the file that is there", taken, err)
 	}
 	wantClosed(t, last)
-	_, err = own(path, func(file *os.File) error { last = file; return lock(file) }, func(string) {})
+	_, err = own(path, func(file *os.File) error { last = file; return filelock.Lock(file) }, func(string) {})
 	if !errors.As(err, new(*OwnedError)) {
 		t.Errorf("another may have it: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"example.com/turn/episode"
+	"example.com/turn/internal/filelock"
 	"example.com/turn/protocol"
 	"example.com/turn/retry"
 )
@@ -192,7 +193,7 @@ func (c *collector) prepare() (err error) {
 	if err := os.MkdirAll(filepath.Dir(c.config.Output), 0o755); err != nil {
 		return &OutputError{File: c.config.Output, Err: err}
 	}
-	if c.rollouts, err = own(c.files.Rollouts, lock, c.config.Note); err != nil {
+	if c.rollouts, err = own(c.files.Rollouts, filelock.Lock, c.config.Note); err != nil {
 		return err
 	}
 	defer func() {

@@ -1,7 +1,0 @@
-//go:build !unix
-
-package collect
-
-import "os"
-
-func lock(*os.File) error { return errNoLocks }
