@@ -13,6 +13,7 @@ import (
 
 	"example.com/turn/agentclient"
 	"example.com/turn/failures"
+	"example.com/turn/internal/journal"
 	"example.com/turn/internal/pool"
 	"example.com/turn/protocol"
 	"example.com/turn/resourcesclient"
@@ -48,6 +49,12 @@ type Config struct {
 	// CleanupTimeout covers each close by itself, its repetitions included. 0:
 	// DefaultCleanupTimeout.
 	CleanupTimeout time.Duration
+
+	// Journal is the folder in which open sessions are noted, each before its seed is
+	// sent, so that another driver closes them when this one dies: see
+	// [Driver.CloseLeft]. Any number of drivers, also of other processes, may share
+	// one. Its file system must have locks. "": nothing is noted.
+	Journal string
 
 	// Transport makes the connections to both servers, unless their own
 	// configuration has one. Nil: a pool of the driver's own.
@@ -111,7 +118,10 @@ type Driver struct {
 	resources *resourcesclient.Client
 	agent     *agentclient.Client
 	admission admission
-	idle      func() // closes idle connections
+	journal   *journal.Journal // nil: sessions are not noted
+	idle      func()           // closes idle connections
+
+	leftMu sync.Mutex // held while what was left is being closed
 
 	draining context.Context // ended when no attempt may begin any more
 	drain    context.CancelCauseFunc
@@ -120,9 +130,14 @@ type Driver struct {
 	warned   map[string]bool // what a person has been warned of once
 }
 
-// NewDriver makes a driver. It opens no connection. [Driver.Close] releases it.
+// NewDriver makes a driver. It opens no connection. [Driver.Close] releases it. The
+// error is a *[JournalError] when all but the journal is in order.
 func NewDriver(config Config) (*Driver, error) {
 	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	noted, err := openJournal(config.Journal)
+	if err != nil {
 		return nil, err
 	}
 	idle := func() {}
@@ -145,6 +160,7 @@ func NewDriver(config Config) (*Driver, error) {
 		resources: resourcesclient.New(config.Resources),
 		agent:     agentclient.New(config.Agent),
 		admission: newAdmission(config.Concurrency, config.QueueTimeout),
+		journal:   noted,
 		idle:      idle,
 		draining:  draining,
 		drain:     drain,
@@ -166,9 +182,12 @@ func (d *Driver) Drain() {
 // Draining is closed when the driver drains.
 func (d *Driver) Draining() <-chan struct{} { return d.draining.Done() }
 
-// Close drains the driver and releases its idle connections. Attempts must have
-// ended.
+// Close drains the driver and releases its idle connections and its journal. Attempts
+// must have ended.
 func (d *Driver) Close() {
 	d.Drain()
 	d.idle()
+	if err := d.journal.Close(); err != nil {
+		d.config.Logger.Warn().Str("reason", err.Error()).Msg("the journal of sessions could not be written to its end")
+	}
 }

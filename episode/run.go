@@ -52,7 +52,7 @@ func (d *Driver) attempt(ctx context.Context, r *Request) (result *Result, err e
 	defer func() { d.logLeftOut(r, err, secrets) }()
 
 	resources := d.resources.Session(protocol.NewResourcesSessionID(), r.EpisodeID, secrets)
-	defer d.closeResources(ctx, resources) // call 7
+	defer d.closeResources(ctx, resources, r.EpisodeID) // call 7
 
 	seeded, err := d.seed(ctx, resources, r) // call 1
 	if err != nil {

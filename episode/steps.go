@@ -19,6 +19,9 @@ func (d *Driver) seed(ctx context.Context, resources *resourcesclient.Session, r
 	defer r.times.begin(failures.StageSeed)()
 	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
 	defer cancel()
+	if err := d.note(ctx, failures.StageSeed, d.onResources(resources.ID(), r.EpisodeID)); err != nil {
+		return resourcesclient.Seeded{}, err
+	}
 	return resources.Seed(ctx, r.TaskID, r.TaskData)
 }
 
@@ -92,6 +95,9 @@ func (d *Driver) open(ctx context.Context, agent *agentclient.Session, r *Reques
 	defer r.times.begin(failures.StageAgent)()
 	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
 	defer cancel()
+	if err := d.note(ctx, failures.StageAgent, d.onAgent(agent.ID(), r.EpisodeID)); err != nil {
+		return err
+	}
 	return agent.Open(ctx, r.TaskID, tools, sandbox)
 }
 
@@ -125,6 +131,7 @@ func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, r *
 	ctx, cancel := d.cleanup(ctx)
 	defer cancel()
 	receipt, err := agent.Close(ctx)
+	d.closed(d.onAgent(agent.ID(), r.EpisodeID), err)
 	if err != nil {
 		d.closeFailed(AgentServer, "agent_session_id", agent.ID(), err)
 	}
@@ -219,7 +226,7 @@ func (a answer) addTo(result *Result) {
 
 // closeResources closes the resources session. Its failure, and even a bug in it,
 // changes no answer; a person and a counter learn of it.
-func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.Session) {
+func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.Session, id protocol.EpisodeID) {
 	defer func() {
 		if bug := recover(); bug != nil {
 			d.Unhandled(bug) // logged, and no more: the answer stands
@@ -227,7 +234,9 @@ func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.
 	}()
 	ctx, cancel := d.cleanup(ctx)
 	defer cancel()
-	if err := resources.Close(ctx); err != nil {
+	err := resources.Close(ctx)
+	d.closed(d.onResources(resources.ID(), id), err)
+	if err != nil {
 		d.closeFailed(ResourcesServer, "resources_session_id", resources.ID(), err)
 	}
 }
@@ -235,7 +244,12 @@ func (d *Driver) closeResources(ctx context.Context, resources *resourcesclient.
 // cleanup is the context of one close: it outlives the episode's, and has a limit
 // of its own, so that one close that hangs takes no time from another.
 func (d *Driver) cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
-	return within(context.WithoutCancel(ctx), d.config.CleanupTimeout, &failures.Limit{Name: "cleanup timeout", After: d.config.CleanupTimeout})
+	return limited(context.WithoutCancel(ctx), d.config.CleanupTimeout)
+}
+
+// limited puts the limit of one close on a context.
+func limited(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return within(ctx, limit, &failures.Limit{Name: "cleanup timeout", After: limit})
 }
 
 // within puts a limit on a context; 0 is none.

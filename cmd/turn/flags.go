@@ -111,6 +111,7 @@ func logLimits(event *zerolog.Event, driver *episode.Driver, flags protocolFlags
 		Int("max_attempts", policy.MaxAttempts).Str("retry_backoff", policy.Backoff.String()).
 		Int("resends", retry.DefaultResends).Str("resend_pause", retry.DefaultPause.String()).
 		Stringer("max_reply_bytes", flags.MaxReplyBytes).
+		Str("journal", cmp.Or(config.Journal, noJournal)).
 		Bool("token_capture", flags.TokenCapture).Bool("observability", flags.Observability)
 }
 
@@ -132,6 +133,9 @@ func orNone(limit time.Duration) string {
 // newDriver makes the driver; what is wrong with the flags is a usage error.
 func newDriver(config episode.Config, hint string) (*episode.Driver, error) {
 	driver, err := episode.NewDriver(config)
+	if unkept := new(episode.JournalError); errors.As(err, &unkept) {
+		return nil, &exitError{status: exitFailed, err: err, hint: "--journal with another folder, or --journal none"}
+	}
 	if err != nil {
 		return nil, usage(hint, "%w", err)
 	}

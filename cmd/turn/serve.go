@@ -23,9 +23,10 @@ type serveCommand struct {
 	Concurrency  int           `help:"How many episodes run at once; others wait (default: no limit)." placeholder:"N"`
 	QueueTimeout time.Duration `help:"How long an episode may wait for admission when --concurrency is reached." default:"30s"`
 	protocolFlags
-	Legacy bool          `help:"Take flat rows too, as single_agent_turn_legacy does."`
-	Compat string        `help:"NeMo Gym to be compatible with: ${enum}." enum:"0.7,main" default:"0.7"`
-	Grace  time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT; then their two closes run, each within --cleanup-timeout." default:"60s"`
+	Legacy  bool          `help:"Take flat rows too, as single_agent_turn_legacy does."`
+	Compat  string        `help:"NeMo Gym to be compatible with: ${enum}." enum:"0.7,main" default:"0.7"`
+	Grace   time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT; then their two closes run, each within --cleanup-timeout." default:"60s"`
+	Journal string        `help:"Folder in which open sessions are noted: should this process die, the next one with that folder closes them, before it begins (default: none)." placeholder:"DIR"`
 }
 
 func (serveCommand) Help() string {
@@ -57,6 +58,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	config := driverConfig(c.serverFlags, c.protocolFlags, logger)
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout
 	config.CloseFailed = metrics.CloseFailed
+	config.Journal = c.journal()
 	driver, err := newDriver(config, serveHint)
 	if err != nil {
 		return err
@@ -69,6 +71,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	c.logStart(logger, listener.Addr(), driver, policy)
+	defer keepClosingLeft(ctx, driver)()
 	err = envserver.New(envserver.Config{
 		Driver: driver,
 		Policy: policy,
@@ -85,6 +88,14 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	}).Serve(ctx, listener)
 	logger.Info().Msg("stopped")
 	return err
+}
+
+// journal is the folder of the journal; "": there is none.
+func (c *serveCommand) journal() string {
+	if c.Journal == noJournal {
+		return ""
+	}
+	return c.Journal
 }
 
 // cannotListen is the error of an address that a flag gives.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -101,7 +102,14 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 		release = func() { _ = e.close() } // its sessions end with this process
 		c.drive(e)
 	}
-	driver, err := newDriver(driverConfig(c.serverFlags, c.protocolFlags, logger), runHint)
+	config := driverConfig(c.serverFlags, c.protocolFlags, logger)
+	config.Journal = c.journal()
+	driver, err := newDriver(config, runHint)
+	if c.Journal == "" && errors.Is(err, episode.ErrNoLocks) { // nobody has asked for it
+		logger.Warn().Str("reason", err.Error()).Msg("sessions are not noted: should this run die, those that it has open stay open (--journal with a folder on another file system)")
+		config.Journal = ""
+		driver, err = newDriver(config, runHint)
+	}
 	if err != nil {
 		release()
 		return nil, err
@@ -112,6 +120,18 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 		limits:  driver,
 		release: func() { driver.Close(); release() },
 	}, nil
+}
+
+// journal is the folder of the journal; "": there is none. Sessions of an embedded
+// environment end with this process.
+func (c *runCommand) journal() string {
+	switch {
+	case c.Embedded != "" || c.Journal == noJournal:
+		return ""
+	case c.Journal == "":
+		return collect.FilesOf(c.Output).Journal
+	}
+	return c.Journal
 }
 
 // drive points the flags at an embedded environment.
@@ -134,6 +154,8 @@ func (c *runCommand) checkTarget() error {
 		return usage(runHint, "--embedded brings servers of its own: leave out --resources, --agent and --environment")
 	case len(c.Environment) > 0 && servers:
 		return usage(runHint, "--environment has servers of its own: leave out --resources and --agent")
+	case c.Journal != "" && c.Journal != noJournal && (c.Embedded != "" || len(c.Environment) > 0):
+		return usage(runHint, "--journal is for sessions that this run opens on servers which outlive it: it has no effect with --embedded or --environment")
 	case c.ModelURL != "" && c.Embedded == "":
 		return usage(runHint, "--model-url is for the agent of an embedded environment: it needs --embedded")
 	case len(c.Environment) > 0:

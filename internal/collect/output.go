@@ -40,10 +40,11 @@ type Files struct {
 	Failures  string // one line a failed attempt
 	Inputs    string // one line a rollout that is owed
 	Aggregate string // metrics of all results
+	Journal   string // folder for notes of the sessions that are open
 }
 
 // FilesOf are the files of a run with that output: out.jsonl, out_failures.jsonl,
-// out_materialized_inputs.jsonl and out_aggregate_metrics.json.
+// out_materialized_inputs.jsonl and out_aggregate_metrics.json, and out_journal.
 func FilesOf(output string) Files {
 	base := strings.TrimSuffix(output, ".jsonl")
 	return Files{
@@ -51,6 +52,7 @@ func FilesOf(output string) Files {
 		Failures:  base + failuresSuffix,
 		Inputs:    base + inputsSuffix,
 		Aggregate: base + aggregateSuffix,
+		Journal:   base + journalSuffix,
 	}
 }
 
@@ -58,6 +60,7 @@ const (
 	failuresSuffix  = "_failures.jsonl"
 	inputsSuffix    = "_materialized_inputs.jsonl"
 	aggregateSuffix = "_aggregate_metrics.json"
+	journalSuffix   = "_journal"
 )
 
 // IsBeside reports whether a name is that of a file beside an output, or of one that a

@@ -77,8 +77,11 @@ func (s Servers) Delivery(f *failures.Failure) Delivery {
 	return Delivered
 }
 
-// Away is a server of the two that cannot be reached.
-func (s Servers) Away(f *failures.Failure) bool { return unreachable(f) }
+// Away is a server of the two that cannot be reached, or a journal that cannot be
+// written: without that nothing may be seeded.
+func (s Servers) Away(f *failures.Failure) bool {
+	return unreachable(f) || f.Kind == failures.PersistenceFailed && f.Unsent
+}
 
 func unreachable(f *failures.Failure) bool {
 	return f.Kind == failures.TransportUnreachable && f.Unsent

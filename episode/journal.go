@@ -1,0 +1,61 @@
+package episode
+
+import (
+	"context"
+	"fmt"
+
+	"example.com/turn/failures"
+	"example.com/turn/internal/journal"
+	"example.com/turn/protocol"
+)
+
+// ErrNoLocks is the error of a journal on a file system without locks: nothing there
+// could tell a dead driver's sessions from a live one's.
+var ErrNoLocks = journal.ErrNoLocks
+
+// A JournalError says that a driver's journal cannot be kept in its folder.
+type JournalError struct{ Err error }
+
+func (e *JournalError) Error() string { return e.Err.Error() }
+
+func (e *JournalError) Unwrap() error { return e.Err }
+
+func openJournal(dir string) (*journal.Journal, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	j, err := journal.Open(journal.Config{Dir: dir})
+	if err != nil {
+		return nil, &JournalError{err}
+	}
+	return j, nil
+}
+
+func (d *Driver) onResources(id string, episode protocol.EpisodeID) journal.Session {
+	return journal.Session{Server: string(ResourcesServer), URL: d.resources.URL(), ID: id, EpisodeID: episode}
+}
+
+func (d *Driver) onAgent(id string, episode protocol.EpisodeID) journal.Session {
+	return journal.Session{Server: string(AgentServer), URL: d.agent.URL(), ID: id, EpisodeID: episode}
+}
+
+// note has a session on disk before it is seeded. That ctx has ended is left to the
+// seed, which then sends nothing and says what it was.
+func (d *Driver) note(ctx context.Context, stage failures.Stage, s journal.Session) error {
+	err := d.journal.Begin(ctx, s)
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	f := failures.New(stage, failures.PersistenceFailed, fmt.Sprintf("the %s session was not seeded, for it could not be noted: %v", s.Server, err))
+	f.Unsent, f.Err = true, err
+	return f
+}
+
+// closed notes what became of a session's close.
+func (d *Driver) closed(s journal.Session, err error) {
+	if err != nil {
+		d.journal.Leave(s)
+		return
+	}
+	d.journal.End(s)
+}

@@ -1,0 +1,346 @@
+package journal_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/turn/internal/journal"
+	"example.com/turn/protocol"
+)
+
+func session(id string) journal.Session {
+	return journal.Session{Server: "agent", URL: "http://127.0.0.1:9002", ID: id, EpisodeID: protocol.EpisodeID{RolloutID: "0-" + id, Attempt: 2}}
+}
+
+func openIn(t *testing.T, dir string) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(journal.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+func begin(t *testing.T, j *journal.Journal, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := j.Begin(t.Context(), session(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func closeIt(t *testing.T, j *journal.Journal) {
+	t.Helper()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// adopted are the ids of what a new driver takes over, sorted.
+func adopted(t *testing.T, dir string) (ids []string, err error) {
+	t.Helper()
+	j := openIn(t, dir)
+	err = j.Adopt()
+	for _, s := range j.Left() {
+		ids = append(ids, s.ID)
+	}
+	slices.Sort(ids)
+	closeIt(t, j)
+	return ids, err
+}
+
+// A driver that ends with sessions open, however it ends, leaves all that closing them
+// needs.
+func TestTheNextDriverTakesOverWhatIsLeft(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "deep", "journal")
+	first := openIn(t, dir)
+	begin(t, first, "a", "b", "c")
+	first.End(session("b"))
+	closeIt(t, first)
+
+	second := openIn(t, dir)
+	if err := second.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	got := second.Left()
+	for i := range got {
+		if age := time.Since(got[i].Began); age < 0 || age > time.Minute {
+			t.Errorf("session %s began %s ago", got[i].ID, age)
+		}
+		got[i].Began = time.Time{}
+	}
+	if diff := cmp.Diff([]journal.Session{session("a"), session("c")}, got); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	second.End(session("a"))
+	closeIt(t, second)
+	if ids, err := adopted(t, dir); err != nil || !slices.Equal(ids, []string{"c"}) {
+		t.Errorf("the third takes over %v (error %v), want c", ids, err)
+	}
+}
+
+// What a live driver has open is its own business, also in another process: only files
+// that nobody has locked are looked into.
+func TestALiveDriversSessionsAreNotTouched(t *testing.T) {
+	dir := t.TempDir()
+	live := openIn(t, dir)
+	begin(t, live, "a")
+	other := openIn(t, dir)
+	for range 3 {
+		if err := other.Adopt(); err != nil || len(other.Left()) != 0 {
+			t.Errorf("taken over: %v (error %v)", other.Left(), err)
+		}
+	}
+	begin(t, live, "b") // its file is still there
+	closeIt(t, live)
+	if err := other.Adopt(); err != nil || len(other.Left()) != 2 {
+		t.Errorf("once it has ended: %v (error %v), want a and b", other.Left(), err)
+	}
+}
+
+// When all is closed nothing stays behind, not even the folder; what others have put
+// there stays.
+func TestNothingStaysBehind(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	j := openIn(t, dir)
+	begin(t, j, "a", "b")
+	j.Leave(session("a"))
+	j.End(session("a"))
+	j.End(session("b"))
+	closeIt(t, j)
+	closeIt(t, j) // once more does nothing
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
+	}
+
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "note"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	closeIt(t, openIn(t, dir))
+	if names := list(t, dir); !slices.Equal(names, []string{"note"}) {
+		t.Errorf("the folder holds %v", names)
+	}
+}
+
+func list(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// A driver's own sessions are left when their close has failed, until a later one does
+// not.
+func TestLeftAreThoseWhoseCloseFailed(t *testing.T) {
+	j := openIn(t, t.TempDir())
+	begin(t, j, "a", "b", "c")
+	j.Leave(session("c"))
+	j.Leave(session("a"))
+	j.End(session("b"))
+	if got := j.Left(); len(got) != 2 || got[0].ID != "a" || got[1].ID != "c" {
+		t.Errorf("left: %v, want a and c", got)
+	}
+	j.End(session("a"))
+	if got := j.Left(); len(got) != 1 || got[0].ID != "c" {
+		t.Errorf("left: %v, want c", got)
+	}
+}
+
+func TestWhoGivesUpHasBegunNothing(t *testing.T) {
+	dir := t.TempDir()
+	j := openIn(t, dir)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("the caller went away")
+	cancel(cause)
+	// The journal may have been faster.
+	if err := j.Begin(ctx, session("a")); err == nil {
+		j.End(session("a"))
+	} else if !errors.Is(err, cause) {
+		t.Errorf("got %v, want the cause", err)
+	}
+	closeIt(t, j)
+	if names := list(t, filepath.Dir(dir)); slices.Contains(names, filepath.Base(dir)) {
+		t.Errorf("the journal was not empty: %v", list(t, dir))
+	}
+}
+
+func TestAClosedJournalTakesNothing(t *testing.T) {
+	j := openIn(t, t.TempDir())
+	closeIt(t, j)
+	if err := j.Begin(t.Context(), session("a")); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("got %v, want that it is closed", err)
+	}
+	j.End(session("a"))
+	j.Leave(session("a"))
+}
+
+func TestNoJournalNotesNothing(t *testing.T) {
+	var none *journal.Journal
+	begin(t, none, "a")
+	none.End(session("a"))
+	none.Leave(session("a"))
+	if err := none.Adopt(); err != nil || none.Left() != nil {
+		t.Errorf("left %v, error %v", none.Left(), err)
+	}
+	closeIt(t, none)
+}
+
+// A session must not be seeded when the note of it would be lost.
+func TestAJournalThatWasTakenAwaySaysSo(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	j := openIn(t, dir)
+	begin(t, j, "a")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Begin(t.Context(), session("b")); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "taken away") {
+		t.Errorf("got %v, want that the file in %s has been taken away", err, dir)
+	}
+	if err := j.Close(); err == nil {
+		t.Error("closing it says nothing")
+	}
+}
+
+func TestAFolderThatCannotBe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := journal.Open(journal.Config{Dir: filepath.Join(file, "journal")}); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v, want an error that names it", err)
+	}
+}
+
+// However many sessions pass, the file is as large as those that are open at once need.
+func TestTheFileStaysSmall(t *testing.T) {
+	dir := t.TempDir()
+	j := openIn(t, dir)
+	const drivers, each = 64, 300
+	var running sync.WaitGroup
+	for driver := range drivers {
+		running.Go(func() {
+			for i := range each {
+				s := session(fmt.Sprintf("%032d", driver*each+i))
+				if err := j.Begin(t.Context(), s); err != nil {
+					t.Error(err)
+					return
+				}
+				j.End(s)
+			}
+		})
+	}
+	running.Wait()
+	info, err := os.Stat(filepath.Join(dir, list(t, dir)[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 1<<20 {
+		t.Errorf("after %d sessions, %d at once, the file has %d bytes", drivers*each, drivers, info.Size())
+	}
+}
+
+const killedVariable = "TURN_TEST_BE_KILLED"
+
+// beKilled begins and ends sessions, many at once, until it is killed, and says what it
+// did when it had done it: "+id" and "-id".
+func beKilled(dir string) error {
+	j, err := journal.Open(journal.Config{Dir: dir})
+	if err != nil {
+		return err
+	}
+	for driver := range 16 {
+		go func() {
+			for i := 0; ; i++ {
+				s := session(strconv.Itoa(driver) + "-" + strconv.Itoa(i))
+				if err := j.Begin(context.Background(), s); err != nil {
+					fmt.Println("!", err)
+				}
+				fmt.Println("+" + s.ID)
+				if i%4 != 0 {
+					j.End(s)
+					fmt.Println("-" + s.ID)
+				}
+			}
+		}()
+	}
+	select {}
+}
+
+// What Begin has returned for is there after a SIGKILL at any moment.
+func TestADriverThatIsKilledLeavesWhatItHadBegun(t *testing.T) {
+	rounds := 20
+	if os.Getenv("TURN_TEST_FULL") != "" {
+		rounds = 500
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range rounds {
+		dir := t.TempDir()
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), killedVariable+"="+dir)
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		open := map[string]bool{}
+		lines, kill := 0, 1+random.IntN(3000)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); lines++ {
+			line := scanner.Text()
+			switch line[0] {
+			case '+':
+				open[line[1:]] = true
+			case '-':
+				delete(open, line[1:])
+			default:
+				t.Fatal(line)
+			}
+			if lines == kill {
+				_ = child.Process.Kill()
+			}
+		}
+		_ = child.Wait() // it was killed
+		if lines < kill {
+			t.Fatalf("the driver ended by itself after %d lines", lines)
+		}
+		ids, err := adopted(t, dir)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		there := map[string]bool{}
+		for _, id := range ids {
+			there[id] = true
+		}
+		for id := range open {
+			if !there[id] {
+				t.Errorf("round %d, killed after %d lines: session %s had begun and is not in the journal", round, kill, id)
+			}
+		}
+	}
+}
