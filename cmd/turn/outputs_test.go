@@ -157,7 +157,7 @@ func TestOneRunOwnsAnOutput(t *testing.T) {
 	}
 }
 
-// filesIn is what the files in a folder hold.
+// filesIn is what the files in a folder hold. Folders, such as a journal, are left out.
 func filesIn(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -166,6 +166,9 @@ func filesIn(t *testing.T, dir string) map[string]string {
 	}
 	files := map[string]string{}
 	for _, entry := range entries {
+		if entry.IsDir() {
+			continue
+		}
 		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		if err != nil {
 			t.Fatal(err)

@@ -406,11 +406,12 @@ func TestAnOutageDoesNotUseUpTheDataset(t *testing.T) {
 
 // Whoever is not there, or about to go, is waited for.
 func TestWhoIsAway(t *testing.T) {
-	unsent := func(stage failures.Stage) *failures.Failure {
-		f := failures.New(stage, failures.TransportUnreachable, "nobody is there")
+	neverSent := func(stage failures.Stage, kind failures.Kind) *failures.Failure {
+		f := failures.New(stage, kind, "nobody is there")
 		f.Unsent = true
 		return f
 	}
+	unsent := func(stage failures.Stage) *failures.Failure { return neverSent(stage, failures.TransportUnreachable) }
 	status := func(status int) *failures.Failure {
 		f := failures.New("", "", "refused")
 		f.Status = status
@@ -423,6 +424,8 @@ func TestWhoIsAway(t *testing.T) {
 	}{
 		{"the resources server", unsent(failures.StageSeed), true, true},
 		{"the agent server", unsent(failures.StageAgent), true, true},
+		{"a disk that has no room for a note", neverSent(failures.StageSeed, failures.PersistenceFailed), true, false},
+		{"a server whose own disk is full", failures.New(failures.StageSeed, failures.PersistenceFailed, "disk full"), false, false},
 		{"a connection that was made", failures.New(failures.StageSeed, failures.TransportPeerDrop, "dropped"), false, false},
 		{"an environment server that is told of another", failures.New(failures.StageSeed, failures.TransportUnreachable, "nobody is there"), false, false},
 		{"an environment server that is going", failures.New(failures.StageAdmission, failures.Shutdown, "it is shutting down"), false, true},
