@@ -81,7 +81,7 @@ func lastWord() {
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		_, _ = fmt.Fprintln(os.Stderr, "\nturn: ended at once; the sessions of what was under way are left open")
+		_, _ = fmt.Fprintln(os.Stderr, "\nturn: ended at once; the sessions of what was under way are left open, for the next start to close where there is a journal")
 	}()
 	select {
 	case <-said:
