@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fuzz full
+.PHONY: help build test lint fuzz full soak
 
 help: ## Show what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -17,6 +17,11 @@ lint: ## Run vet and staticcheck
 full: ## Run the long tests at full size: a million rows, hundreds of kills, a million sessions
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|Quickly' ./cmd/turn
 	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Sweep|Million' ./servers/internal/sessions
+
+SOAKTIME ?= 10m
+
+soak: ## Run episodes with faults for SOAKTIME (10m), and count what is left
+	go run ./internal/soak -for $(SOAKTIME)
 
 FUZZTIME ?= 60s
 
