@@ -182,14 +182,18 @@ func TestARefusedCloseIsTriedAgain(t *testing.T) {
 	config := configFor(servers)
 	config.Journal = t.TempDir()
 	leave(t, config.Journal, time.Now(), leftOn(episode.ResourcesServer, servers.ResourcesURL, 200)...)
+	leave(t, config.Journal, time.Now(), leftOn(episode.AgentServer, servers.AgentURL, 200)...)
 	d := newDriver(t, config)
-	servers.Play(scripted.Script{scripted.CloseSession: {{Status: http.StatusUnauthorized}, {Default: true}}})
-	if open := d.CloseLeft(t.Context()); open != 1 {
-		t.Errorf("%d are still open, want 1", open)
+	servers.Play(scripted.Script{
+		scripted.CloseSession: {{Status: http.StatusUnauthorized}, {Default: true}},
+		scripted.AgentClose:   {{Raw: text("not a receipt")}, {Default: true}},
+	})
+	if open := d.CloseLeft(t.Context()); open != 2 {
+		t.Errorf("%d are still open, want 2", open)
 	}
 	servers.Play(nil)
-	if open := d.CloseLeft(t.Context()); open != 0 || len(servers.Calls()) != 1 {
-		t.Errorf("the second time %d are still open after %d calls, want 0 and 1", open, len(servers.Calls()))
+	if open := d.CloseLeft(t.Context()); open != 0 || len(servers.Calls()) != 2 {
+		t.Errorf("the second time %d are still open after %d calls, want 0 and 2", open, len(servers.Calls()))
 	}
 }
 

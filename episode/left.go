@@ -87,13 +87,17 @@ func (d *Driver) closeLeftAt(ctx context.Context, at place, sessions []journal.S
 	d.tellOfLeft(at, sessions, errs)
 }
 
-// unanswered is the error of a close to which there was no reply.
+// unanswered is the error of a close that got no reply, nil of one that did.
 func unanswered(err error) error {
 	var f *failures.Failure
-	if errors.As(err, &f) && f.Status != 0 {
+	if !errors.As(err, &f) || f.Status != 0 {
 		return nil
 	}
-	return err
+	switch f.Kind {
+	case failures.TransportUnreachable, failures.TransportPeerDrop, failures.TransportTimeout, failures.TransportLocalResource:
+		return err
+	}
+	return nil
 }
 
 // closerAt is how sessions are closed there. What this driver has for its own servers
