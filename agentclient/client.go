@@ -24,12 +24,15 @@ type Config struct {
 	TokenCapture bool
 	// Transport makes the connections. Nil: a pool of its own.
 	Transport http.RoundTripper
+	// Token is shown to the server with every call (Authorization: Bearer), and to
+	// nobody else. It is secret. "": none is.
+	Token protocol.Token
 	// Resend bounds the re-sends of a call whose connection failed.
 	Resend retry.Resend
 	// MaxReplyBytes bounds the body of a reply. 0: a gibibyte.
 	MaxReplyBytes int64
-	// Logger gets a warning when connections begin to fail; the zero value
-	// discards.
+	// Logger gets a warning when connections begin to fail, and when the token
+	// goes there in the open; the zero value discards.
 	Logger zerolog.Logger
 }
 
@@ -41,6 +44,7 @@ func (c Config) call() httpcall.Config {
 		URL:           c.URL,
 		Server:        c.title(),
 		Transport:     c.Transport,
+		Token:         c.Token,
 		Resend:        c.Resend,
 		MaxReplyBytes: c.MaxReplyBytes,
 		Logger:        c.Logger,
@@ -93,9 +97,9 @@ type Session struct {
 }
 
 // Session makes the session of that id. Nothing is sent. The values of its
-// cookies become secrets.
+// cookies and the token become secrets.
 func (c *Client) Session(id string, episode protocol.EpisodeID, secrets *failures.Secrets) *Session {
-	return &Session{client: c, id: id, episode: episode, jar: cookies.NewJar(secrets)}
+	return &Session{client: c, id: id, episode: episode, jar: c.http.NewJar(secrets)}
 }
 
 // ID is the session's id.

@@ -2,6 +2,7 @@ package episode
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -57,8 +58,12 @@ type Config struct {
 	Journal string
 
 	// Transport makes the connections to both servers, unless their own
-	// configuration has one. Nil: a pool of the driver's own.
+	// configuration has one. Nil: a pool of the driver's own, which trusts the
+	// authorities of Roots.
 	Transport http.RoundTripper
+	// Roots are those whose signature makes a server's certificate good. Nil: the
+	// system's, or those of SSL_CERT_FILE.
+	Roots *x509.CertPool
 	// CloseFailed is told of each close that failed for good: the session may
 	// still be open on that server. Nil: the log alone is.
 	CloseFailed func(Server)
@@ -142,7 +147,7 @@ func NewDriver(config Config) (*Driver, error) {
 	}
 	idle := func() {}
 	if config.Transport == nil {
-		pool := pool.New()
+		pool := pool.Trusting(config.Roots)
 		config.Transport, idle = pool, pool.CloseIdleConnections
 	}
 	if config.Resources.Transport == nil {

@@ -2,10 +2,13 @@ package failures
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/textproto"
 	"net/url"
 	"os"
@@ -167,12 +170,34 @@ func transportWords(kind Kind, err error) string {
 	return words(err)
 }
 
+// TLSWords say what is wrong with a server behind TLS when that is why a connection to
+// it failed, else "".
+func TLSWords(err error) string {
+	var (
+		record  tls.RecordHeaderError
+		refused *tls.CertificateVerificationError
+		unknown x509.UnknownAuthorityError
+	)
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &record) && record.Conn != nil: // it was the first record
+		return "it does not speak TLS, and its URL begins with https"
+	case errors.As(err, &unknown):
+		return "its certificate is signed by an unknown authority (--ca-file FILE has it known)"
+	case errors.As(err, &refused):
+		return "its certificate is refused: " + strings.TrimPrefix(refused.Err.Error(), "x509: ")
+	}
+	return ""
+}
+
 // words is an error's text without the URL that net/http puts before it: a URL
 // may hold a query that is nobody's business.
 func words(err error) string {
 	var inURL *url.Error
 	for errors.As(err, &inURL) {
 		err = inURL.Err
+	}
+	if text := TLSWords(err); text != "" {
+		return text
 	}
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):

@@ -2,6 +2,8 @@ package failures_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +29,8 @@ func inURL(err error) error {
 func op(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9001}, Err: err}
 }
+
+func untrusted(err error) error { return &tls.CertificateVerificationError{Err: err} }
 
 func errno(e syscall.Errno) error { return os.NewSyscallError("connect", e) }
 
@@ -59,6 +63,10 @@ func TestBrokenNamesWhatEndedTheCall(t *testing.T) {
 		{"a look-up that is not told with its dial", &net.DNSError{Err: "server misbehaving", Name: "gpu-7", UnwrapErr: errors.New("inner")}, false, failures.TransportUnreachable, did + "lookup gpu-7: server misbehaving"},
 		{"keep-alive probes without an answer", op("read", os.NewSyscallError("read", syscall.ETIMEDOUT)), true, failures.TransportPeerDrop, did + "the connection failed: read: connection timed out"},
 		{"a deadline of the connection", op("read", os.ErrDeadlineExceeded), true, failures.TransportTimeout, did + "the connection failed: i/o timeout"},
+		{"an unknown authority", untrusted(x509.UnknownAuthorityError{}), false, failures.TransportUnreachable, did + "its certificate is signed by an unknown authority (--ca-file FILE has it known)"},
+		{"another host", untrusted(x509.HostnameError{Host: "h", Certificate: &x509.Certificate{DNSNames: []string{"other"}}}), false, failures.TransportUnreachable, did + "its certificate is refused: certificate is valid for other, not h"},
+		{"expired", untrusted(x509.CertificateInvalidError{Reason: x509.Expired, Detail: "last year"}), false, failures.TransportUnreachable, did + "its certificate is refused: certificate has expired or is not yet valid: last year"},
+		{"no TLS", http.ErrSchemeMismatch, false, failures.TransportUnreachable, did + "it does not speak TLS, and its URL begins with https"},
 		{
 			"no descriptors", op("dial", os.NewSyscallError("socket", syscall.EMFILE)), false, failures.TransportLocalResource,
 			did + "dial tcp 127.0.0.1:9001: socket: too many open files (this machine ran out of descriptors, ports or memory: lower the concurrency, or raise the limit that ulimit -n shows)",

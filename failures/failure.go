@@ -66,7 +66,7 @@ func Refused(call Call, status int, header http.Header, body []byte, now time.Ti
 	refusal := ReadRefusal(status, header.Get("Content-Type"), body)
 	f := &Failure{
 		Stage:      call.Stage,
-		Kind:       refusal.Kind,
+		Kind:       refusal.Kind.without(call.Secrets),
 		Terminal:   !Transient(status),
 		Status:     status,
 		RetryAfter: ParseRetryAfter(header.Get("Retry-After"), now),
@@ -76,6 +76,13 @@ func Refused(call Call, status int, header http.Header, body []byte, now time.Ti
 		f.Kind = kindOfStatus(call.Stage, status)
 	}
 	return f
+}
+
+// Hide masks secrets in a failure that a server has made up itself. Bodies that it
+// passes on are left as they came.
+func (f *Failure) Hide(secrets *Secrets) {
+	f.Reason, f.CleanupError = secrets.Mask(f.Reason), secrets.Mask(f.CleanupError)
+	f.Kind = f.Kind.without(secrets)
 }
 
 // NotContract is the failure of a call whose reply is not what the contract

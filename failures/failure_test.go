@@ -181,6 +181,29 @@ func TestEveryReasonOfACallIsMasked(t *testing.T) {
 	}
 }
 
+// What a server calls a failure may be a secret as well. A registered name is none,
+// whatever cookies there are.
+func TestAKindThatIsASecretIsNotTakenOver(t *testing.T) {
+	for kind, want := range map[string]failures.Kind{"top_secret": failures.VerifierError, "acme:top_secret": failures.VerifierError, "session_lost": failures.SessionLost, "acme:other": "acme:other"} {
+		body := []byte(`{"failure_kind":"` + kind + `"}`)
+		got := failures.Refused(verify("top_secret", "session"), 500, nil, body, now)
+		if got.Kind != want {
+			t.Errorf("%s becomes the kind %q, want %q", body, got.Kind, want)
+		}
+	}
+}
+
+// A failure that another server has made up is masked where it has words of its own.
+func TestHideMasksWhatAServerSays(t *testing.T) {
+	var secrets failures.Secrets
+	secrets.AddToken("t0p-s3cret")
+	got := &failures.Failure{Reason: "no t0p-s3cret", CleanupError: "t0p-s3cret!", Kind: failures.SessionLost, PartialResponse: json.RawMessage(`"t0p-s3cret"`)}
+	got.Hide(&secrets)
+	if got.Reason != "no ***" || got.CleanupError != "***!" || got.Kind != failures.SessionLost || string(got.PartialResponse) != `"t0p-s3cret"` {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestNotContractIsTerminal(t *testing.T) {
 	got := failures.NotContract(verify(), "it lacks reward")
 	want := &failures.Failure{Stage: failures.StageVerification, Terminal: true, Reason: "the reply of resources server weather to POST /verify: it lacks reward"}

@@ -71,6 +71,14 @@ var registered = map[Kind]bool{
 // Registered reports whether the kind is in the list above.
 func (k Kind) Registered() bool { return registered[k] }
 
+// without is the kind, unless a server has put a secret into it.
+func (k Kind) without(secrets *Secrets) Kind {
+	if !k.Registered() && secrets.In(string(k)) {
+		return ""
+	}
+	return k
+}
+
 const maxKind = MaxReason
 
 // WellFormed reports whether the kind matches ^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$

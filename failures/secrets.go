@@ -2,6 +2,7 @@ package failures
 
 import (
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +37,13 @@ func (s *Secrets) Add(value string) {
 	s.values[value], s.masker = true, nil
 }
 
+// AddToken makes a token secret, also as a URL or a form has it.
+func (s *Secrets) AddToken(token string) {
+	s.Add(token)
+	s.Add(url.QueryEscape(token))
+	s.Add(url.PathEscape(token))
+}
+
 // Mask returns text with every secret replaced by "***". A nil s masks nothing.
 func (s *Secrets) Mask(text string) string {
 	if s == nil {
@@ -48,6 +56,9 @@ func (s *Secrets) Mask(text string) string {
 	}
 	return s.masker.Replace(text)
 }
+
+// In reports whether a secret is part of text.
+func (s *Secrets) In(text string) bool { return s.Mask(text) != text }
 
 // newMasker masks the longer of two secrets where one begins with the other.
 func newMasker(values map[string]bool) *strings.Replacer {

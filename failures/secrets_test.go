@@ -41,6 +41,19 @@ func TestMask(t *testing.T) {
 	}
 }
 
+// A token is found as it is, and as a query, a form or a path has it.
+func TestATokenIsMaskedInEveryForm(t *testing.T) {
+	var secrets failures.Secrets
+	secrets.AddToken("ab+/cd==")
+	const text = "Bearer ab+/cd==, access_token=ab%2B%2Fcd%3D%3D, /t/ab+%2Fcd==/x"
+	if got, want := secrets.Mask(text), "Bearer ***, access_token=***, /t/***/x"; got != want {
+		t.Errorf("Mask gives %q, want %q", got, want)
+	}
+	if !secrets.In(text) || secrets.In("nothing of it") || (*failures.Secrets)(nil).In(text) {
+		t.Error("what has a secret in it is not known")
+	}
+}
+
 func TestSecretsAreSafeForConcurrentUse(t *testing.T) {
 	var secrets failures.Secrets
 	var wait sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/turn/internal/collect"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/progress"
 	"example.com/turn/resourcesclient"
 )
@@ -22,6 +23,7 @@ type aggregateCommand struct {
 	AllowPartial        bool   `help:"Exit with 0 also when rollouts failed or are missing, or nothing is scored."`
 	CountFailuresAsZero bool   `help:"Score a failed rollout with 0 instead of leaving it out."`
 	Resources           string `help:"Have this resources server compute the metrics." placeholder:"URL"`
+	accessFlags
 	environmentFlags
 	Name          string   `help:"Name of the environment server, in the rollouts." default:"single_agent_turn"`
 	AgentName     string   `help:"Name of the agent server, in the metrics." default:"agent" placeholder:"NAME"`
@@ -47,6 +49,9 @@ func (c *aggregateCommand) run(ctx context.Context, p program) error {
 	}
 	if c.Resources != "" && len(c.Environment) > 0 {
 		return usage(aggregateHint, "--resources and --environment: one of them computes the metrics")
+	}
+	if err := c.checkAccess(); err != nil {
+		return err
 	}
 	logger := newLogger(p.Stderr, p.Stderr)
 	metrics, err := c.metrics(logger)
@@ -77,15 +82,36 @@ func (c *aggregateCommand) run(ctx context.Context, p program) error {
 	return partly(&joined.Summary, joined.Complete() && len(joined.MissingShards) == 0, c.AllowPartial)
 }
 
+// checkAccess reports flags for calls that are not made.
+func (c *aggregateCommand) checkAccess() error {
+	switch {
+	case c.ServerTokenFile != "" && c.Resources == "":
+		return usage(aggregateHint, "--server-token-file is for the server of --resources: it needs that")
+	case c.CAFile != "" && c.Resources == "" && len(c.Environment) == 0:
+		return usage(aggregateHint, "--ca-file is for the servers of --resources or --environment: it needs one of them")
+	}
+	return c.checkToken(aggregateHint)
+}
+
 // metrics is who computes the metrics; nil: nobody else does.
 func (c *aggregateCommand) metrics(logger zerolog.Logger) (collect.MetricsSource, error) {
 	if len(c.Environment) > 0 {
-		return c.environments(c.Name, int64(c.MaxReplyBytes), logger)
+		return c.environments(c.Name, c.caFlags, int64(c.MaxReplyBytes), logger)
 	}
 	if c.Resources == "" {
 		return nil, nil
 	}
-	config := resourcesclient.Config{URL: c.Resources, MaxReplyBytes: int64(c.MaxReplyBytes), Logger: logger}
+	access, err := c.access()
+	if err != nil {
+		return nil, err
+	}
+	config := resourcesclient.Config{
+		URL:           c.Resources,
+		Token:         access.token,
+		Transport:     pool.Trusting(access.roots),
+		MaxReplyBytes: int64(c.MaxReplyBytes),
+		Logger:        logger,
+	}
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("--resources: %w", err)
 	}

@@ -25,7 +25,8 @@ type checkCommand struct {
 
 // checkFlags are those of both checks.
 type checkFlags struct {
-	URL            string        `arg:"" name:"url" help:"Base URL of the server."`
+	URL string `arg:"" name:"url" help:"Base URL of the server."`
+	accessFlags
 	CloseWindow    time.Duration `help:"How long the server remembers closed ids: the check waits for the end of it (default: that is not checked)." placeholder:"D"`
 	CallTimeout    time.Duration `help:"Limit on each call of the check (0: none). A tool that is to be slower than --idle-timeout needs its time." default:"2m"`
 	CleanupTimeout time.Duration `help:"Limit on each close at the end of a rule (0: 30s)." default:"30s"`
@@ -80,6 +81,7 @@ func (c *checkResourcesCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(checkResourcesHint, "%w", err)
 	}
+	c.warn(p, config.Token)
 	return c.check(ctx, p, func(ctx context.Context, judged func(contract.Rule)) (contract.Report, error) {
 		config.Judged = judged
 		return resourcesserver.Check(ctx, config)
@@ -88,8 +90,11 @@ func (c *checkResourcesCommand) run(ctx context.Context, p program) error {
 
 // config reads the files. The error reports all that is wrong with them.
 func (c *checkResourcesCommand) config() (resourcesserver.CheckConfig, error) {
+	access, err := c.access()
 	config := resourcesserver.CheckConfig{
 		URL:              c.URL,
+		Token:            access.token,
+		Roots:            access.roots,
 		Stateless:        c.Stateless,
 		CloseRetryWindow: c.CloseWindow,
 		IdleTimeout:      c.IdleTimeout,
@@ -97,7 +102,7 @@ func (c *checkResourcesCommand) config() (resourcesserver.CheckConfig, error) {
 		CallTimeout:      c.CallTimeout,
 		CleanupTimeout:   c.CleanupTimeout,
 	}
-	var errs []error
+	errs := []error{err}
 	seed, err := readObject("--seed", c.Seed, "task_id", "task_data")
 	errs = append(errs, err)
 	if err == nil {
@@ -130,6 +135,7 @@ func (c *checkAgentCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(checkAgentHint, "%w", err)
 	}
+	c.warn(p, config.Token)
 	return c.check(ctx, p, func(ctx context.Context, judged func(contract.Rule)) (contract.Report, error) {
 		config.Judged = judged
 		return agentserver.Check(ctx, config)
@@ -137,9 +143,17 @@ func (c *checkAgentCommand) run(ctx context.Context, p program) error {
 }
 
 func (c *checkAgentCommand) config() (agentserver.CheckConfig, error) {
-	config := agentserver.CheckConfig{URL: c.URL, CloseRetryWindow: c.CloseWindow, CallTimeout: c.CallTimeout, CleanupTimeout: c.CleanupTimeout}
+	access, accessErr := c.access()
+	config := agentserver.CheckConfig{
+		URL:              c.URL,
+		Token:            access.token,
+		Roots:            access.roots,
+		CloseRetryWindow: c.CloseWindow,
+		CallTimeout:      c.CallTimeout,
+		CleanupTimeout:   c.CleanupTimeout,
+	}
 	seed, err := readObject("--seed", c.Seed, "task_id", "tool_accesses", "sandbox_access", "responses_create_params")
-	if err != nil {
+	if err = errors.Join(accessErr, err); err != nil {
 		return config, err
 	}
 	config.TaskID, err = readTaskID(c.Seed, seed)
@@ -147,6 +161,14 @@ func (c *checkAgentCommand) config() (agentserver.CheckConfig, error) {
 	config.SandboxAccess = seed.Present("sandbox_access")
 	config.Params = seed.Present("responses_create_params")
 	return config, err
+}
+
+// warn warns of a token that others can read.
+func (f checkFlags) warn(p program, token protocol.Token) {
+	if host := token.ExposedAt(f.URL); host != "" {
+		logger := newLogger(p.Stderr, p.Stderr)
+		logger.Warn().Msgf("the token goes over plain http to %s: anyone on the way can read it", host)
+	}
 }
 
 // check makes a check until a signal ends it, and prints what came out.

@@ -10,6 +10,7 @@ type demoCommand struct {
 	ResourcesListen string `help:"Address of the resources server." default:"127.0.0.1:9001" placeholder:"ADDR"`
 	AgentListen     string `help:"Address of the agent server." default:"127.0.0.1:9002" placeholder:"ADDR"`
 	modelFlags
+	caFlags
 }
 
 const demoHint = "turn demo --help"
@@ -26,7 +27,14 @@ func (c *demoCommand) run(ctx context.Context, p program) error {
 	if err := c.modelFlags.check(demoHint); err != nil {
 		return err
 	}
-	model, err := c.modelFlags.open(demoHint, logger)
+	if c.CAFile != "" && c.ModelURL == "" {
+		return usage(demoHint, "--ca-file has no effect without --model-url")
+	}
+	roots, err := c.roots()
+	if err != nil {
+		return usage(demoHint, "%w", err)
+	}
+	model, err := c.modelFlags.open(demoHint, roots, logger)
 	if err != nil {
 		return err
 	}

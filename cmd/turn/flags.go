@@ -104,6 +104,7 @@ func logLimits(event *zerolog.Event, driver *episode.Driver, flags protocolFlags
 	return event.
 		Str("resources", config.Resources.URL).Str("resources_name", config.Resources.ServerName()).
 		Str("agent", config.Agent.URL).Str("agent_name", config.Agent.ServerName()).
+		Bool("server_token", config.Resources.Token != "").
 		Str("tool_transports", transportsText(config.ToolTransports)).
 		Str("episode_timeout", orNone(config.EpisodeTimeout)).Str("seed_timeout", orNone(config.SeedTimeout)).
 		Str("agent_timeout", orNone(config.AgentTimeout)).Str("verify_timeout", orNone(config.VerifyTimeout)).

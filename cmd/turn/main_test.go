@@ -3,9 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"example.com/turn/internal/testcerts"
 )
 
 // beProgram has the test binary be turn itself, for tests that send signals to a
@@ -29,16 +33,27 @@ func TestMain(m *testing.M) {
 
 // The command line from end to end, one script a subject.
 func TestScripts(t *testing.T) {
+	authority := testcerts.NewAuthority(t)
+	ours, other := authority.Certificate(t, "localhost", time.Now().Add(time.Hour)), authority.Certificate(t, "localhost", time.Now().Add(time.Hour))
+	files := map[string]string{
+		"weather.jsonl": "../../testdata/weather.jsonl",
+		"ca.pem":        authority.File(t), "cert.pem": ours.CertFile, "key.pem": ours.KeyFile, "other.pem": other.KeyFile,
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			dataset, err := os.ReadFile("../../testdata/weather.jsonl")
-			if err != nil {
-				return err
-			}
 			env.Setenv("GORACE", os.Getenv("GORACE"))
-			return os.WriteFile(env.WorkDir+"/weather.jsonl", dataset, 0o644)
+			for name, from := range files {
+				text, err := os.ReadFile(from)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(env.WorkDir, name), text, 0o644)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status},
 	})

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"crypto/x509"
 	"os"
 	"strings"
 
 	"github.com/rs/zerolog"
 
+	"example.com/turn/internal/pool"
 	"example.com/turn/servers/agentserver"
 )
 
@@ -27,17 +29,18 @@ func (f modelFlags) check(hint string) error {
 	return nil
 }
 
-// open makes the model at the endpoint, nil when the flags name none. Whoever opens
-// it closes it.
-func (f modelFlags) open(hint string, logger zerolog.Logger) (*agentserver.OpenAI, error) {
+// open makes the model at the endpoint, nil when the flags name none. Nil roots are the
+// system's. Whoever opens it closes it.
+func (f modelFlags) open(hint string, roots *x509.CertPool, logger zerolog.Logger) (*agentserver.OpenAI, error) {
 	if f.ModelURL == "" {
 		return nil, nil
 	}
 	model, err := agentserver.NewOpenAI(agentserver.OpenAIConfig{
-		URL:    f.ModelURL,
-		Model:  f.Model,
-		Key:    f.key(),
-		Logger: logger,
+		URL:       f.ModelURL,
+		Model:     f.Model,
+		Key:       f.key(),
+		Transport: pool.Trusting(roots),
+		Logger:    logger,
 	})
 	if err != nil {
 		return nil, usage(hint, "--model-url: %w", err)

@@ -21,6 +21,7 @@ type runCommand struct {
 	Dataset string `arg:"" help:"JSONL file with one task a line; .gz is unzipped, - is the standard input."`
 	Output  string `short:"o" help:"Rollouts file to write (required); the others are named after it." placeholder:"OUT.jsonl"`
 	serverFlags
+	accessFlags
 	environmentFlags
 	Embedded string `help:"Run against an embedded environment instead of --resources and --agent: ${environments}." placeholder:"NAME"`
 	modelFlags

@@ -19,7 +19,9 @@ import (
 
 type serveCommand struct {
 	Listen string `help:"Address to listen on." default:"127.0.0.1:8002" placeholder:"ADDR"`
+	callerFlags
 	serverFlags
+	accessFlags
 	Concurrency  int           `help:"How many episodes run at once; others wait (default: no limit)." placeholder:"N"`
 	QueueTimeout time.Duration `help:"How long an episode may wait for admission when --concurrency is reached." default:"30s"`
 	protocolFlags
@@ -34,6 +36,10 @@ func (serveCommand) Help() string {
 
     turn demo weather
     turn serve --resources http://127.0.0.1:9001 --agent http://127.0.0.1:9002 --tool-transport direct_http
+
+With a token and TLS, for callers on other machines:
+
+    turn serve --listen 0.0.0.0:8002 --auth-token-file token --tls-cert cert.pem --tls-key key.pem --resources … --agent …
 
 It stops on SIGINT or SIGTERM: readiness goes off, running episodes get --grace and are then cancelled, their sessions are closed, and it exits with 0. A second signal ends it at once, and leaves open what is open.`
 }
@@ -51,11 +57,19 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	if err != nil {
 		return usage(serveHint, "%w", err)
 	}
+	door, err := c.door()
+	if err != nil {
+		return usage(serveHint, "%w", err)
+	}
+	access, err := c.access()
+	if err != nil {
+		return usage(serveHint, "%w", err)
+	}
 	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
 	logger := newLogger(p.Stderr, stderr)
 	metrics := telemetry.New()
-	config := driverConfig(c.serverFlags, c.protocolFlags, logger)
+	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout
 	config.CloseFailed = metrics.CloseFailed
 	config.Journal = c.journal()
@@ -70,10 +84,11 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	c.logStart(logger, listener.Addr(), driver, policy)
+	c.logStart(logger, listener.Addr(), door, driver, policy)
 	defer keepClosingLeft(ctx, driver)()
 	err = envserver.New(envserver.Config{
 		Driver: driver,
+		Token:  door.token,
 		Policy: policy,
 		Compat: envserver.Compat(c.Compat),
 		Legacy: c.Legacy,
@@ -85,7 +100,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 		Grace:   c.Grace,
 		Metrics: metrics,
 		Logger:  logger,
-	}).Serve(ctx, listener)
+	}).Serve(ctx, door.listen(listener))
 	logger.Info().Msg("stopped")
 	return err
 }
@@ -125,7 +140,7 @@ func (c *serveCommand) policy() (retry.Policy, error) {
 }
 
 // logStart says where the server is and every limit that is in force.
-func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, driver *episode.Driver, policy retry.Policy) {
+func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, door door, driver *episode.Driver, policy retry.Policy) {
 	event := logger.Info().Str("address", dialable(address)).Str("name", c.Name)
 	if c.Concurrency == 0 {
 		event.Str("concurrency", "no limit")
@@ -135,7 +150,8 @@ func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, driver 
 	event.Str("grace", c.Grace.String()).Bool("legacy", c.Legacy).Str("compat", c.Compat).
 		Stringer("max_request_bytes", byteSize(envserver.MaxRequestBytes)).
 		Str("read_header_timeout", httpserve.ReadHeaderTimeout.String())
-	logLimits(event, driver, c.protocolFlags, policy).Msg("listening")
+	logLimits(door.log(event), driver, c.protocolFlags, policy).Msg("listening")
+	door.warn(logger, address)
 }
 
 // dialable is a listener's address as a client on this machine can dial it: one

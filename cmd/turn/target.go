@@ -17,6 +17,8 @@ import (
 // environmentFlags name the environment servers that a run posts its episodes to.
 type environmentFlags struct {
 	Environment []route `help:"An environment server, ours or NeMo Gym's: a run posts each episode to it instead of driving --resources and --agent, and it computes the metrics. TASKSET=URL, repeated, is that of one taskset, and names it." placeholder:"[TASKSET=]URL" sep:"none"`
+
+	EnvironmentTokenFile string `help:"File with the token that the servers of --environment are shown (Authorization: Bearer TOKEN)." placeholder:"FILE"`
 }
 
 // A route is where the episodes of a taskset go; of those without a route when the
@@ -35,12 +37,28 @@ func (r *route) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// checkToken reports a token for environment servers that are not named.
+func (f environmentFlags) checkToken(hint string) error {
+	if f.EnvironmentTokenFile != "" && len(f.Environment) == 0 {
+		return usage(hint, "--environment-token-file is for the servers of --environment: it needs that")
+	}
+	return nil
+}
+
 // environments makes the target of the routes. name is that of the server without
 // a taskset.
-func (f environmentFlags) environments(name string, maxReplyBytes int64, logger zerolog.Logger) (collect.Environments, error) {
+func (f environmentFlags) environments(name string, ca caFlags, maxReplyBytes int64, logger zerolog.Logger) (collect.Environments, error) {
 	target := collect.Environments{Routes: map[string]collect.Environment{}}
+	token, err := readToken("--environment-token-file", f.EnvironmentTokenFile)
+	if err != nil {
+		return target, err
+	}
+	roots, err := ca.roots()
+	if err != nil {
+		return target, err
+	}
 	names := map[string]bool{}
-	transport := pool.New()
+	transport := pool.Trusting(roots)
 	for _, route := range f.Environment {
 		environment := collect.Environment{Name: name}
 		if route.taskset != "" {
@@ -50,6 +68,7 @@ func (f environmentFlags) environments(name string, maxReplyBytes int64, logger 
 			URL:           route.url,
 			Name:          environment.Name,
 			Transport:     transport,
+			Token:         token,
 			MaxReplyBytes: maxReplyBytes,
 			Logger:        logger,
 		}
@@ -82,16 +101,20 @@ type runTarget struct {
 // or a resources and an agent server.
 func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 	if len(c.Environment) > 0 {
-		environments, err := c.environments(c.Name, int64(c.MaxReplyBytes), logger)
+		environments, err := c.environments(c.Name, c.caFlags, int64(c.MaxReplyBytes), logger)
 		if err != nil {
 			return nil, usage(runHint, "%w", err)
 		}
 		environments.Timeout = c.episodeTimeout(0)
 		return &runTarget{Target: environments, agent: c.AgentName, release: func() {}}, nil
 	}
+	access, err := c.access()
+	if err != nil {
+		return nil, usage(runHint, "%w", err)
+	}
 	release := func() {}
 	if c.Embedded != "" {
-		model, err := c.modelFlags.open(runHint, logger)
+		model, err := c.modelFlags.open(runHint, access.roots, logger)
 		if err != nil {
 			return nil, err
 		}
@@ -102,14 +125,9 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 		release = func() { _ = e.close() } // its sessions end with this process
 		c.drive(e)
 	}
-	config := driverConfig(c.serverFlags, c.protocolFlags, logger)
+	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Journal = c.journal()
-	driver, err := newDriver(config, runHint)
-	if c.Journal == "" && errors.Is(err, episode.ErrNoLocks) { // nobody has asked for it
-		logger.Warn().Str("reason", err.Error()).Msg("sessions are not noted: should this run die, those that it has open stay open (--journal with a folder on another file system)")
-		config.Journal = ""
-		driver, err = newDriver(config, runHint)
-	}
+	driver, err := c.newDriver(config, logger)
 	if err != nil {
 		release()
 		return nil, err
@@ -120,6 +138,18 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 		limits:  driver,
 		release: func() { driver.Close(); release() },
 	}, nil
+}
+
+// newDriver makes the driver, without a journal where nobody has asked for one and it
+// cannot be kept.
+func (c *runCommand) newDriver(config episode.Config, logger zerolog.Logger) (*episode.Driver, error) {
+	driver, err := newDriver(config, runHint)
+	if c.Journal != "" || !errors.Is(err, episode.ErrNoLocks) {
+		return driver, err
+	}
+	logger.Warn().Str("reason", err.Error()).Msg("sessions are not noted: should this run die, those that it has open stay open (--journal with a folder on another file system)")
+	config.Journal = ""
+	return newDriver(config, runHint)
 }
 
 // journal is the folder of the journal; "": there is none. Sessions of an embedded
@@ -148,6 +178,9 @@ func (c *runCommand) checkTarget() error {
 	if err := c.modelFlags.check(runHint); err != nil {
 		return err
 	}
+	if err := c.checkToken(runHint); err != nil {
+		return err
+	}
 	servers := c.Resources != "" || c.Agent != ""
 	switch {
 	case c.Embedded != "" && (servers || len(c.Environment) > 0):
@@ -158,6 +191,10 @@ func (c *runCommand) checkTarget() error {
 		return usage(runHint, "--journal is for sessions that this run opens on servers which outlive it: it has no effect with --embedded or --environment")
 	case c.ModelURL != "" && c.Embedded == "":
 		return usage(runHint, "--model-url is for the agent of an embedded environment: it needs --embedded")
+	case c.Embedded != "" && c.ServerTokenFile != "":
+		return usage(runHint, "--server-token-file has no effect with --embedded: its servers ask for no token")
+	case c.Embedded != "" && c.CAFile != "" && c.ModelURL == "":
+		return usage(runHint, "--ca-file has no effect with --embedded, unless --model-url names an endpoint")
 	case len(c.Environment) > 0:
 		return c.checkOthersLimits()
 	case c.Embedded == "" && (c.Resources == "" || c.Agent == ""):
@@ -183,6 +220,7 @@ func (c *runCommand) checkOthersLimits() error {
 		{"--tool-transport", len(c.ToolTransport) > 0},
 		{"--token-capture", c.TokenCapture},
 		{"--observability", c.Observability},
+		{"--server-token-file", c.ServerTokenFile != ""},
 	} {
 		if flag.set {
 			return usage(runHint, "%s is the environment server's own to set: it has no effect with --environment", flag.name)

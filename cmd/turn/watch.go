@@ -150,6 +150,7 @@ func (c *runCommand) logStart(logger zerolog.Logger, plan plan, target *runTarge
 		logLimits(event, target.limits, c.protocolFlags, plan.policy).Msg("running")
 		return
 	}
+	event.Bool("environment_token", c.EnvironmentTokenFile != "")
 	event.Str("episode_timeout", orNone(c.episodeTimeout(0))).Stringer("max_reply_bytes", c.MaxReplyBytes)
 	for _, route := range c.Environment {
 		event.Str("environment_"+cmp.Or(route.taskset, c.Name), route.url)

@@ -22,12 +22,15 @@ type Config struct {
 	Name string
 	// Transport makes the connections. Nil: a pool of its own.
 	Transport http.RoundTripper
+	// Token is shown to the server with every call (Authorization: Bearer), and to
+	// nobody else. It is secret. "": none is.
+	Token protocol.Token
 	// Resend bounds the re-sends of a call that found no connection.
 	Resend retry.Resend
 	// MaxReplyBytes bounds the body of a reply. 0: a gibibyte.
 	MaxReplyBytes int64
-	// Logger gets a warning when connections begin to fail; the zero value
-	// discards.
+	// Logger gets a warning when connections begin to fail, and when the token
+	// goes there in the open; the zero value discards.
 	Logger zerolog.Logger
 }
 
@@ -40,6 +43,7 @@ func (c Config) call() httpcall.Config {
 		URL:           c.URL,
 		Server:        server,
 		Transport:     c.Transport,
+		Token:         c.Token,
 		Resend:        c.Resend,
 		MaxReplyBytes: c.MaxReplyBytes,
 		Logger:        c.Logger,
@@ -72,6 +76,9 @@ func (c *Client) Run(ctx context.Context, r *episode.Request) episode.Reply {
 	if err != nil {
 		reply.Failure = failures.NotContract(c.http.Failed(call), err.Error())
 		return reply
+	}
+	if parsed.Failure != nil {
+		parsed.Failure.Hide(c.http.Failed(call).Secrets)
 	}
 	return parsed
 }

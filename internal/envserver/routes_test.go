@@ -347,11 +347,12 @@ func TestRedispatchWithinOneRequest(t *testing.T) {
 // No cookie, MCP header or token is in the log at any level, nor in an answer,
 // even when a refusing server says it.
 func TestSecretsStayInside(t *testing.T) {
-	secrets := []string{"res-c00kie-value", "agent-c00kie-value", "Bearer mcp-t0ken-value", "mcp-t0ken-value", "brought-back-value"}
+	secrets := []string{"res-c00kie-value", "agent-c00kie-value", "Bearer mcp-t0ken-value", "mcp-t0ken-value", "brought-back-value", "server-t0ken-value"}
 	h := newHouse(t, func(s *settings) {
 		s.driver.ToolTransports = []protocol.ToolTransport{protocol.DirectHTTP, protocol.MCP}
+		s.driver.Resources.Token, s.driver.Agent.Token = "server-t0ken-value", "server-t0ken-value"
 	})
-	known := "res-c00kie-value, agent-c00kie-value, Bearer mcp-t0ken-value"
+	known := "res-c00kie-value, agent-c00kie-value, Bearer mcp-t0ken-value, Bearer server-t0ken-value"
 	everything := json.RawMessage(`{"detail":"I know ` + known + `"}`)
 	later := json.RawMessage(`{"detail":"I know ` + known + ` and brought-back-value"}`)
 	seed := `{"resources_session_id":"{{id}}","resources_tools":{"server_name":"weather-mcp","headers":{"Authorization":"Bearer mcp-t0ken-value"}}}`
@@ -369,6 +370,7 @@ func TestSecretsStayInside(t *testing.T) {
 	for name, more := range map[string]scripted.Script{
 		"success":                     nil,
 		"verify refuses":              {scripted.Verify: {{Status: 500, JSON: later}}},
+		"seed refuses":                {scripted.Seed: {{Status: 401, JSON: json.RawMessage(`{"detail":"Bearer server-t0ken-value"}`)}}},
 		"agent refuses":               {scripted.Responses: {{Status: 422, JSON: everything}}},
 		"closes refuse":               {scripted.AgentClose: {{Status: 503, JSON: everything}}, scripted.CloseSession: {{Status: 503, JSON: everything}}},
 		"only the last close refuses": {scripted.CloseSession: {{Status: 503, JSON: later}}},

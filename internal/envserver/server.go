@@ -42,6 +42,9 @@ type Config struct {
 	Rules  episode.RowRules
 	// Metrics count what is done, and answer GET /metrics. Nil: new ones.
 	Metrics *telemetry.Metrics
+	// Token is what callers have to show (Authorization: Bearer), save those that ask
+	// whether the server is alive or ready. It is secret. "": anyone may call.
+	Token protocol.Token
 	// Grace is how long episodes under way may go on when the server drains. 0:
 	// not at all.
 	Grace  time.Duration
@@ -50,8 +53,8 @@ type Config struct {
 
 // A Server is an environment server. It is an http.Handler.
 type Server struct {
-	config Config
-	mux    *http.ServeMux
+	config  Config
+	handler http.Handler
 
 	// episodes ends, with a cause, when episodes under way are given up.
 	episodes context.Context
@@ -68,29 +71,35 @@ func New(config Config) *Server {
 	if config.Metrics == nil {
 		config.Metrics = telemetry.New()
 	}
-	s := &Server{config: config, mux: http.NewServeMux()}
+	s := &Server{config: config}
 	s.episodes, s.giveUp = context.WithCancelCause(context.Background())
-	s.mux.HandleFunc("POST "+protocol.PathRun, s.run)
-	s.mux.HandleFunc("POST "+protocol.PathAggregateMetrics, s.aggregateMetrics)
-	s.mux.HandleFunc("GET /readyz", s.ready)
-	s.mux.Handle("GET /metrics", config.Metrics.Handler())
+	s.handler = forCallersWith(config.Token, s.routes())
+	return s
+}
+
+func (s *Server) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+protocol.PathRun, s.run)
+	mux.HandleFunc("POST "+protocol.PathAggregateMetrics, s.aggregateMetrics)
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.Handle("GET /metrics", s.config.Metrics.Handler())
 	for _, path := range alivePaths {
-		s.mux.HandleFunc("GET "+path, s.alive)
-		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
+		mux.HandleFunc("GET "+path, s.alive)
+		mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
 	}
 	for _, path := range []string{"/readyz", "/metrics"} {
-		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
+		mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
 	}
 	for _, path := range []string{protocol.PathRun, protocol.PathAggregateMetrics} {
-		s.mux.HandleFunc(path, methodNotAllowed(http.MethodPost))
+		mux.HandleFunc(path, methodNotAllowed(http.MethodPost))
 	}
-	s.mux.HandleFunc("/", notFound)
-	return s
+	mux.HandleFunc("/", notFound)
+	return mux
 }
 
 var alivePaths = []string{"/{$}", "/health", "/healthz", "/livez"}
 
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // Serve answers requests on the listener until ctx ends; then it drains, and
 // returns nil when it has drained. When the listener fails it gives no grace and

@@ -18,6 +18,7 @@ import (
 	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
 	"example.com/turn/retry"
 )
 
@@ -34,12 +35,14 @@ type Config struct {
 	// Transport makes the connections. Nil: a pool for this client
 	// alone.
 	Transport http.RoundTripper
+	// Token is shown to the server with every call, and to nobody else. It is secret.
+	Token protocol.Token
 	// Resend bounds the re-sends of a call whose connection failed.
 	Resend retry.Resend
 	// MaxReplyBytes bounds the body of a reply. 0: DefaultMaxReplyBytes.
 	MaxReplyBytes int64
-	// Logger gets a warning when the server's connections begin to fail. The
-	// zero value discards.
+	// Logger gets a warning when the server's connections begin to fail, and when
+	// the token goes there in the open. The zero value discards.
 	Logger zerolog.Logger
 	// Clock is the time. Nil: time.Now.
 	Clock func() time.Time
@@ -74,6 +77,9 @@ func (c Config) Validate() error {
 	if strings.ContainsAny(c.URL, "?#") { // also an empty one, for paths are put behind it
 		wrong("the URL must not have a query or a fragment")
 	}
+	if err := c.Token.Validate(); err != nil {
+		wrong("%w", err)
+	}
 	if c.MaxReplyBytes < 0 {
 		wrong("the limit on replies must not be negative")
 	}
@@ -87,6 +93,7 @@ func (c Config) Validate() error {
 type Client struct {
 	config  Config
 	base    string // without a slash at its end
+	secrets *failures.Secrets
 	trouble trouble
 }
 
@@ -101,7 +108,22 @@ func New(config Config) *Client {
 	if config.Clock == nil {
 		config.Clock = time.Now
 	}
-	return &Client{config: config, base: strings.TrimRight(config.URL, "/")}
+	if host := config.Token.ExposedAt(config.URL); host != "" {
+		config.Logger.Warn().Str("server", config.Server).Msgf("the token goes over plain http to %s: anyone on the way can read it", host)
+	}
+	c := &Client{config: config, base: strings.TrimRight(config.URL, "/"), secrets: &failures.Secrets{}}
+	c.secrets.AddToken(string(config.Token))
+	return c
+}
+
+// NewJar makes the jar of a session. The values of its cookies become secrets, and the
+// client's token does; nil: of the jar alone.
+func (c *Client) NewJar(secrets *failures.Secrets) *cookies.Jar {
+	if secrets == nil {
+		secrets = &failures.Secrets{}
+	}
+	secrets.AddToken(string(c.config.Token))
+	return cookies.NewJar(secrets)
 }
 
 // URL is the server's base URL, without a slash at its end.
@@ -119,8 +141,8 @@ type Call struct {
 	// Open gives the body in place of Body, anew for each send: one that is too
 	// large to be held. Its length is not announced.
 	Open func() (io.ReadCloser, error)
-	// Jar gets the cookies of every reply, those of refusals and redirects
-	// too. Nil: they are dropped.
+	// Jar, one of [Client.NewJar], gets the cookies of every reply, those of refusals
+	// and redirects too. Nil: they are dropped.
 	Jar *cookies.Jar
 	// Fresh calls carry no cookie, not even one that a broken reply to the same
 	// call has left in the jar: they open the session.
@@ -132,7 +154,7 @@ type Call struct {
 
 // Failed is what failures of the call have in common.
 func (c *Client) Failed(call Call) failures.Call {
-	failed := failures.Call{Stage: call.Stage, Server: c.config.Server, What: call.What}
+	failed := failures.Call{Stage: call.Stage, Server: c.config.Server, What: call.What, Secrets: c.secrets}
 	if call.Jar != nil {
 		failed.Secrets = call.Jar.Secrets()
 	}

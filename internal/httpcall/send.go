@@ -64,6 +64,9 @@ func (c *Client) send(ctx context.Context, call Call, forward bool) (reply, *fai
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "turn")
+	if c.config.Token != "" {
+		request.Header.Set("Authorization", c.config.Token.Header())
+	}
 
 	loop := retryablehttp.Client{ // one a call: its fields are this call's decisions
 		HTTPClient:   &http.Client{Transport: s, CheckRedirect: followNone},

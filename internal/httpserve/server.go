@@ -4,6 +4,7 @@
 package httpserve
 
 import (
+	"crypto/tls"
 	"log"
 	"net"
 	"net/http"
@@ -15,6 +16,19 @@ import (
 
 // ReadHeaderTimeout bounds how long a connection may take to say what it wants.
 const ReadHeaderTimeout = time.Minute
+
+// OverTLS has a listener's connections speak TLS, from 1.2 on, and HTTP/1.1 in it.
+//
+// HTTP/2 is not offered: one connection would carry all episodes of a caller, of which
+// net/http lets 250 be under way, and what ends the connection would end them all.
+// Callers of Gym servers do not speak it either.
+func OverTLS(listener net.Listener, certificate tls.Certificate) net.Listener {
+	return tls.NewListener(listener, &tls.Config{
+		Certificates: []tls.Certificate{certificate},
+		MinVersion:   tls.VersionTLS12,
+		NextProtos:   []string{"http/1.1"},
+	})
+}
 
 // New makes a server. net/http's own messages go to the logger's debug level, for
 // otherwise they go to the standard error.

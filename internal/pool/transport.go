@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
@@ -31,8 +32,14 @@ const (
 // New makes the connection pool for the servers of one driver. It has
 // no limit of its own on connections or time, takes no proxy from the
 // environment and asks for no compression.
-func New() *http.Transport {
+func New() *http.Transport { return Trusting(nil) }
+
+// Trusting is a pool as [New] makes one, which trusts the servers behind TLS whose
+// certificates these authorities have signed. Nil: the system's authorities, or those
+// of SSL_CERT_FILE.
+func Trusting(roots *x509.CertPool) *http.Transport {
 	transport := &http.Transport{
+		TLSClientConfig:    &tls.Config{RootCAs: roots},
 		DisableCompression: true,
 		// Every connection in use may become idle at once. A lower bound would
 		// close the others and open them again for the next call.

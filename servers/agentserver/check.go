@@ -2,6 +2,7 @@ package agentserver
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,12 @@ import (
 type CheckConfig struct {
 	// URL is the server's base URL, such as http://127.0.0.1:9002.
 	URL string
+	// Token is shown to the server with every call (Authorization: Bearer). It is
+	// secret. "": none is.
+	Token protocol.Token
+	// Roots are those whose signature makes the server's certificate good. Nil: the
+	// system's, or those of SSL_CERT_FILE.
+	Roots *x509.CertPool
 	// TaskID is the task that sessions are seeded for.
 	TaskID protocol.TaskID
 	// ToolAccesses and SandboxAccess are those of the seeds. Nil: [] and null.
@@ -49,6 +56,9 @@ func (c CheckConfig) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if err := probe.CheckURL(c.URL); err != nil {
+		wrong("the server: %w", err)
+	}
+	if err := c.Token.Validate(); err != nil {
 		wrong("the server: %w", err)
 	}
 	if c.TaskID.Taskset == "" || c.TaskID.TaskID == "" {
@@ -94,6 +104,8 @@ func Check(ctx context.Context, config CheckConfig) (contract.Report, error) {
 	c.SendSeed = c.sendSeed
 	c.Run = probe.Start(ctx, probe.Config{
 		URL:            config.URL,
+		Token:          config.Token,
+		Roots:          config.Roots,
 		CallTimeout:    config.CallTimeout,
 		CleanupTimeout: config.CleanupTimeout,
 		Sleep:          config.Sleep,

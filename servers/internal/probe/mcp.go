@@ -19,7 +19,7 @@ func (t *Trial) ListTools(access protocol.MCPAccess) ([]string, error) {
 		s.secrets.Add(header.Value)
 	}
 	path, query, _ := strings.Cut(strings.TrimPrefix(access.URL, s.base), "?")
-	s.secrets.Add(query)
+	s.hideQuery(query)
 	names, err := s.listTools(t.run.ctx, access)
 	shown := contract.Exchange{Method: "MCP tools/list", Path: path, Reply: contract.Shorten(strings.Join(names, " "))}
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *server) listTools(ctx context.Context, access protocol.MCPAccess) (name
 	client := mcp.NewClient(&mcp.Implementation{Name: "turn-check", Version: "1"}, nil)
 	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint:             access.URL,
-		HTTPClient:           &http.Client{Transport: withHeaders{s.transport, access.Headers}, CheckRedirect: s.client.CheckRedirect},
+		HTTPClient:           &http.Client{Transport: withHeaders{s, access.Headers}, CheckRedirect: s.client.CheckRedirect},
 		MaxRetries:           -1,
 		DisableStandaloneSSE: true,
 	}, nil)
@@ -53,16 +53,17 @@ func (s *server) listTools(ctx context.Context, access protocol.MCPAccess) (name
 	return names, nil
 }
 
-// withHeaders adds an access's headers to each request.
+// withHeaders adds the server's token and an access's headers to each request.
 type withHeaders struct {
-	http.RoundTripper
+	server  *server
 	headers []protocol.Pair
 }
 
 func (w withHeaders) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
+	w.server.authorize(request)
 	for _, header := range w.headers {
 		request.Header.Set(header.Name, header.Value)
 	}
-	return w.RoundTripper.RoundTrip(request)
+	return w.server.transport.RoundTrip(request)
 }

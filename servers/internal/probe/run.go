@@ -2,12 +2,14 @@ package probe
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"example.com/turn/failures"
+	"example.com/turn/protocol"
 	"example.com/turn/servers/contract"
 )
 
@@ -17,6 +19,8 @@ const DefaultCleanupTimeout = 30 * time.Second
 // Config says what is checked.
 type Config struct {
 	URL            string
+	Token          protocol.Token // shown with every call; "": none is
+	Roots          *x509.CertPool // who may sign the server's certificate; nil: the system's
 	Protocol       Protocol
 	CallTimeout    time.Duration // of each call; 0: none
 	CleanupTimeout time.Duration // 0: DefaultCleanupTimeout
@@ -57,7 +61,7 @@ func Start(ctx context.Context, config Config) *Run {
 	if timed {
 		config.Sleep = sleep
 	}
-	s := newServer(config.URL)
+	s := newServer(config)
 	return &Run{ctx: ctx, config: config, server: s, timed: timed, report: contract.Report{Server: s.base}}
 }
 

@@ -17,6 +17,7 @@ import (
 	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/protocol"
 	"example.com/turn/servers/contract"
 )
 
@@ -45,20 +46,24 @@ type server struct {
 	base      string // without a slash at its end
 	transport *http.Transport
 	client    *http.Client
+	token     protocol.Token
 	secrets   failures.Secrets
 }
 
-func newServer(base string) *server {
-	transport := pool.New()
+func newServer(config Config) *server {
+	transport := pool.Trusting(config.Roots)
 	transport.DisableKeepAlives = true
-	return &server{
-		base:      strings.TrimRight(base, "/"),
+	s := &server{
+		base:      strings.TrimRight(config.URL, "/"),
+		token:     config.Token,
 		transport: transport,
 		client: &http.Client{
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
+	s.secrets.AddToken(string(config.Token))
+	return s
 }
 
 // A Call is one POST.
@@ -133,6 +138,7 @@ func (s *server) post(ctx context.Context, call Call) Reply {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
+	s.authorize(request)
 	if call.Cookie != "" {
 		request.Header.Set("Cookie", call.Cookie)
 	}
@@ -156,7 +162,27 @@ func (s *server) post(ctx context.Context, call Call) Reply {
 	return reply
 }
 
+// authorize shows the server its token.
+func (s *server) authorize(request *http.Request) {
+	if s.token != "" {
+		request.Header.Set("Authorization", s.token.Header())
+	}
+}
+
+// A tlsError is the error of a connection that was not made, in words for a person.
+type tlsError struct {
+	words string
+	err   error
+}
+
+func (e *tlsError) Error() string { return e.words }
+
+func (e *tlsError) Unwrap() error { return e.err }
+
 func withoutURL(err error) error {
+	if words := failures.TLSWords(err); words != "" {
+		return &tlsError{words, err}
+	}
 	var inURL *url.Error
 	if errors.As(err, &inURL) {
 		return inURL.Err
@@ -164,32 +190,43 @@ func withoutURL(err error) error {
 	return err
 }
 
-// hide makes secrets of what a reply hands out: cookies, and the headers of its
-// resources_tools.
+// hide makes secrets of what a reply hands out: cookies, and the headers and the query
+// of its resources_tools.
 func (s *server) hide(reply Reply) {
 	cookies.NewJar(&s.secrets).MergeReply(reply.Header, time.Time{})
 	object, err := reply.Object()
 	if err != nil {
 		return
 	}
-	for _, holder := range []struct{ name, within string }{{"resources_tools", "headers"}, {"resources_cookies", ""}} {
-		value := object.Present(holder.name)
-		if holder.within != "" {
-			inner, err := rawjson.ParseObject(value)
-			if err != nil {
-				continue
-			}
-			value = inner.Present(holder.within)
+	s.hideValues(object.Present("resources_cookies"))
+	tools, err := rawjson.ParseObject(object.Present("resources_tools"))
+	if err != nil {
+		return
+	}
+	s.hideValues(tools.Present("headers"))
+	_, query, _ := strings.Cut(tools.Text("url_path"), "?")
+	s.hideQuery(query)
+}
+
+// hideValues makes secrets of the texts of an object.
+func (s *server) hideValues(object []byte) {
+	pairs, err := rawjson.ParseObject(object)
+	if err != nil {
+		return
+	}
+	for _, pair := range pairs {
+		if text, ok := rawjson.Text(pair.Value); ok {
+			s.secrets.Add(text)
 		}
-		pairs, err := rawjson.ParseObject(value)
-		if err != nil {
-			continue
-		}
-		for _, pair := range pairs {
-			if text, ok := rawjson.Text(pair.Value); ok {
-				s.secrets.Add(text)
-			}
-		}
+	}
+}
+
+// hideQuery makes a secret of a query, and of each of its values.
+func (s *server) hideQuery(query string) {
+	s.secrets.Add(query)
+	for part := range strings.SplitSeq(query, "&") {
+		_, value, _ := strings.Cut(part, "=")
+		s.secrets.Add(value)
 	}
 }
 

@@ -134,8 +134,11 @@ func (t *Trial) Seed(s *Session, episode protocol.EpisodeID, body []byte) Reply 
 
 // notConnected reports whether an error says that no connection was made.
 func notConnected(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	var (
+		op     *net.OpError
+		secure *tlsError
+	)
+	return errors.As(err, &secure) || errors.As(err, &op) && op.Op == "dial"
 }
 
 // closeTries is how often a close is sent whose release fails.

@@ -1,0 +1,105 @@
+package agentserver_test
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"example.com/turn/internal/testcerts"
+	"example.com/turn/servers/agentserver"
+	"example.com/turn/servers/contract"
+)
+
+const accessToken = "t0p-s3cret"
+
+// guarded puts a door before a server: TLS, and a token. Who has none is told what it
+// should have been.
+func guarded(t *testing.T, authority *testcerts.Authority, behind string) (address string) {
+	t.Helper()
+	to, err := url.Parse(behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	proxy.Transport = &http.Transport{DisableKeepAlives: true}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+accessToken {
+			http.Error(w, `{"detail":"want Bearer `+accessToken+`"}`, http.StatusUnauthorized)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	server.Config.ErrorLog = proxy.ErrorLog // of handshakes that fail on purpose
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Certificate(t, "127.0.0.1", time.Now().Add(time.Hour)).Certificate}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// A server behind TLS and a token is checked as any other.
+func TestACheckBehindTLSAndAToken(t *testing.T) {
+	authority := testcerts.NewAuthority(t)
+	y := newToy(t, "")
+	config := checkOf(y.url, y.sleep)
+	config.URL = "https://" + guarded(t, authority, y.url)
+	config.Roots, config.Token = authority.Roots(), accessToken
+	report, err := agentserver.Check(t.Context(), config)
+	if err := errors.Join(err, report.Err()); err != nil {
+		t.Error(err)
+	}
+	if n := report.Count(contract.Passed); n < 10 {
+		t.Errorf("%d rules passed", n)
+	}
+}
+
+// What a refused check shows has the token nowhere.
+func TestACheckShowsNoToken(t *testing.T) {
+	y := newToy(t, "")
+	config := checkOf(y.url, y.sleep)
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, `{"detail":"no: `+r.Header.Get("Authorization")+`"}`, http.StatusUnauthorized)
+	}))
+	t.Cleanup(echo.Close)
+	config.URL, config.Token = echo.URL, accessToken
+	report, err := agentserver.Check(t.Context(), config)
+	var text strings.Builder
+	if err := errors.Join(err, report.WriteText(&text)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "no: Bearer ***") || strings.Contains(text.String(), accessToken) {
+		t.Errorf("the report is\n%s", text.String())
+	}
+}
+
+// A certificate that nobody knows ends the check, and nothing counts as left open.
+func TestACheckOfAServerThatIsNotTrusted(t *testing.T) {
+	y := newToy(t, "")
+	config := checkOf(y.url, y.sleep)
+	config.URL = "https://" + guarded(t, testcerts.NewAuthority(t), y.url)
+	config.Token = accessToken
+	report, err := agentserver.Check(t.Context(), config)
+	if err == nil || !strings.HasSuffix(err.Error(), " gives no answer: its certificate is signed by an unknown authority (--ca-file FILE has it known)") {
+		t.Errorf("got %v", err)
+	}
+	if len(report.LeftOpen) > 0 {
+		t.Errorf("left open: %v", report.LeftOpen)
+	}
+}
+
+func TestATokenOfACheckIsChecked(t *testing.T) {
+	y := newToy(t, "")
+	config := checkOf(y.url, y.sleep)
+	config.Token = "two words"
+	if err := config.Validate(); err == nil || !strings.HasPrefix(err.Error(), "the server: the token must be") {
+		t.Errorf("got %v", err)
+	}
+}
