@@ -17,6 +17,7 @@ lint: ## Run vet and staticcheck
 full: ## Run the long tests at full size: a million rows, hundreds of kills, a million sessions
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|Quickly' ./cmd/turn
 	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Sweep|Million' ./servers/internal/sessions
+	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Hostile' ./episode
 
 SOAKTIME ?= 10m
 

@@ -2,6 +2,7 @@ package agentclient
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/rs/zerolog"
@@ -94,6 +95,7 @@ type Session struct {
 	id      string
 	episode protocol.EpisodeID
 	jar     *cookies.Jar
+	unsent  bool // its server knows nothing of it
 }
 
 // Session makes the session of that id. Nothing is sent. The values of its
@@ -116,6 +118,8 @@ func (s *Session) Open(ctx context.Context, task protocol.TaskID, tools []protoc
 	call := s.call(failures.StageAgent, protocol.PathAgentSessions, w.End())
 	call.Fresh = true
 	body, err := s.client.http.Post(ctx, call)
+	var failure *failures.Failure
+	s.unsent = errors.As(err, &failure) && failure.Unsent
 	if err != nil {
 		return err
 	}
@@ -170,7 +174,7 @@ func (s *Session) Close(ctx context.Context) (Receipt, error) {
 	w.Text("agent_session_id", s.id)
 	w.Append("episode_id", s.episode.AppendJSON)
 	call := s.call(failures.StageCleanup, protocol.PathCloseAgent, w.End())
-	call.Rule = retry.Release
+	call.Rule, call.Patient = retry.Release, !s.unsent
 	body, err := s.client.http.Post(ctx, call)
 	if err != nil {
 		return Receipt{}, err

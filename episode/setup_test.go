@@ -177,7 +177,7 @@ func answer(w http.ResponseWriter, r *http.Request) {
 	_ = json.Unmarshal(body, &ids)
 	switch path := r.URL.Path; {
 	case strings.HasSuffix(path, protocol.PathSeedSession):
-		w.Header().Set("Set-Cookie", "session=of-the-resources")
+		w.Header().Add("Set-Cookie", "session=of-the-resources")
 		_, _ = fmt.Fprintf(w, `{"resources_session_id":%q}`, ids.Resources)
 	case strings.HasSuffix(path, protocol.PathCloseSession):
 		_, _ = fmt.Fprintf(w, `{"resources_session_id":%q}`, ids.Resources)
@@ -292,4 +292,16 @@ func (s *set) has(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.names[name]
+}
+
+// cancelAfter is a context that is cancelled as soon as a call has come.
+func cancelAfter(t *testing.T, b *bubble, path string) (context.Context, func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(soon(t))
+	before := b.over[path]
+	b.takeOver(map[string]http.HandlerFunc{path: func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		before(w, r)
+	}})
+	return ctx, cancel
 }

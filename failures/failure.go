@@ -54,10 +54,18 @@ type Call struct {
 	Secrets *Secrets // masked in the reason; nil when there are none
 }
 
+// maxMasked is how many bytes of a text are looked through for secrets, which is more
+// than a reason has.
+const maxMasked = 16 << 10
+
 // reason is a text about the call without its secrets, cut to length. Masking
 // comes first: a secret cut in two would no longer be found.
 func (c Call) reason(format string, args ...any) string {
-	return cut(c.Secrets.Mask(fmt.Sprintf(format, args...)))
+	text := fmt.Sprintf(format, args...)
+	if len(text) > maxMasked {
+		return cut(c.Secrets.mask(text[:maxMasked], true) + "…")
+	}
+	return cut(c.Secrets.Mask(text))
 }
 
 // Refused is the failure of a call that was answered with a status other than

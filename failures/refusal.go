@@ -102,6 +102,10 @@ func wordsOfObject(object rawjson.Object) string {
 	return ""
 }
 
+// maxFaults is how many entries of a list are read. There is no room for the words
+// of more, and a reply may be made of nothing else.
+const maxFaults = 100
+
 func wordsOfDetail(detail []byte) string {
 	switch {
 	case rawjson.IsString(detail):
@@ -115,7 +119,7 @@ func wordsOfDetail(detail []byte) string {
 		}
 	case rawjson.IsArray(detail):
 		var faults []string
-		for _, fault := range rawjson.Elements(detail) {
+		for _, fault := range rawjson.FirstElements(detail, maxFaults) {
 			if words := wordsOfFault(fault); words != "" {
 				faults = append(faults, words)
 			}
@@ -134,7 +138,7 @@ func wordsOfFault(fault []byte) string {
 	msg := textOf(object.Present("msg"))
 	var path []string
 	if loc := object.Present("loc"); rawjson.IsArray(loc) {
-		for _, part := range rawjson.Elements(loc) {
+		for _, part := range rawjson.FirstElements(loc, maxFaults) {
 			path = append(path, partOf(part))
 		}
 	}
@@ -244,11 +248,29 @@ func isHTML(contentType string, body []byte) bool {
 	if media, _, _ := mime.ParseMediaType(contentType); media == "text/html" || media == "application/xhtml+xml" {
 		return true
 	}
-	return markup.Match(body)
+	// A text that begins and ends with a tag is a page, or a piece of one.
+	return tag.Match(body[:min(len(body), 2)]) && body[len(body)-1] == '>'
 }
 
-// markup is a text that begins and ends with a tag: a page, or a piece of one.
-var markup = regexp.MustCompile(`(?s)^<[A-Za-z!].*>$`)
+var tag = regexp.MustCompile(`^<[A-Za-z!]`)
+
+// maxPage is how many bytes of a page's text are read, which is more than a reason has.
+const maxPage = 64 << 10
+
+// part ends a piece of a page's text.
+func part(of *strings.Builder) {
+	if of.Len() > 0 && !strings.HasSuffix(of.String(), " ") {
+		of.WriteByte(' ')
+	}
+}
+
+// read adds to a page's text.
+func read(into *strings.Builder, text []byte) {
+	if into.Len() < maxPage {
+		text = bytes.TrimSpace(text)
+		into.Write(text[:min(len(text), maxPage)])
+	}
+}
 
 // textOfHTML is what a person would read of a page: its text without tags, or
 // its title when it has no other.
@@ -267,22 +289,22 @@ func textOfHTML(page string) string {
 			name, _ := tokens.TagName()
 			within = string(name)
 			inHead = within == "head" || inHead && belongsToHead(within)
-			seen.WriteByte(' ')
+			part(&seen)
 		case html.EndTagToken:
 			name, _ := tokens.TagName()
 			inHead = inHead && string(name) != "head"
 			within = ""
-			seen.WriteByte(' ')
+			part(&seen)
 		case html.TextToken:
 			switch {
 			case within == "script" || within == "style":
 			case !inHead:
-				seen.Write(tokens.Text())
+				read(&seen, tokens.Text())
 			case within == "title":
-				title.Write(tokens.Text())
+				read(&title, tokens.Text())
 			}
 		default:
-			seen.WriteByte(' ')
+			part(&seen)
 		}
 	}
 }

@@ -23,6 +23,7 @@ func TestMask(t *testing.T) {
 		{"the beginning of another", []string{"abcdef", "abcdefgh"}, "abcdefgh abcdef", "*** ***"},
 		{"each the beginning of the next", []string{"secret-1", "secret-12", "secret-123", "secret-1234", "secret-12345"}, "secret-12345 secret-1234 secret-123 secret-12 secret-1", "*** *** *** *** ***"},
 		{"several of one length", []string{"cccccc", "aaaaaa", "bbbbbb", "aaaaaa"}, "aaaaaa bbbbbb cccccc", "*** *** ***"},
+		{"two that overlap", []string{"abcdefgh", "efghijkl", "ijklmnop"}, "abcdefghijklmnop abcdefgh", "*** ***"},
 		{"case counts", []string{"abcdef"}, "ABCDEF", "ABCDEF"},
 		{"no pattern", []string{"a.c(ef"}, "abcdef a.c(ef", "abcdef ***"},
 	} {

@@ -3,7 +3,9 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
+	"unicode"
 
 	"example.com/turn/internal/rawjson"
 )
@@ -42,6 +44,13 @@ type MCPTools struct {
 	Headers    []Pair
 }
 
+// What a seed reply may say of its MCP endpoint, in bytes: it goes into requests
+// whose servers read less.
+const (
+	maxURLPath = 8 << 10
+	maxHeaders = 64 << 10
+)
+
 // A Pair is a name and a value whose order is kept.
 type Pair struct{ Name, Value string }
 
@@ -73,7 +82,21 @@ func ParseMCPTools(value []byte) (MCPTools, error) {
 			return MCPTools{}, fmt.Errorf("resources_tools.headers: %w", err)
 		}
 	}
+	if len(tools.URLPath) > maxURLPath {
+		return MCPTools{}, fmt.Errorf("resources_tools.url_path has %d bytes, more than %d", len(tools.URLPath), maxURLPath)
+	}
+	if size := sizeOf(tools.Headers); size > maxHeaders {
+		return MCPTools{}, fmt.Errorf("resources_tools.headers have %d bytes, more than %d", size, maxHeaders)
+	}
 	return tools, nil
+}
+
+func sizeOf(pairs []Pair) int {
+	size := 0
+	for _, pair := range pairs {
+		size += len(pair.Name) + len(pair.Value)
+	}
+	return size
 }
 
 // ParsePairs reads an object whose values are strings.
@@ -86,7 +109,7 @@ func ParsePairs(value []byte) ([]Pair, error) {
 	for _, field := range fields {
 		text, ok := rawjson.Text(field.Value)
 		if !ok {
-			return nil, fmt.Errorf("want a string as the value of %q, got %s", field.Name, rawjson.Describe(field.Value))
+			return nil, fmt.Errorf("want a string as the value of %.100q, got %s", field.Name, rawjson.Describe(field.Value))
 		}
 		pairs = append(pairs, Pair{field.Name, text})
 	}
@@ -144,22 +167,32 @@ type MCPAccess struct {
 // a token.
 func NewMCPAccess(baseURL string, tools MCPTools) (MCPAccess, error) {
 	if tools.Transport != "http" {
-		return MCPAccess{}, fmt.Errorf("the MCP transport %q is not http", tools.Transport)
+		return MCPAccess{}, fmt.Errorf("the MCP transport %.100q is not http", tools.Transport)
 	}
 	path := strings.TrimLeft(tools.URLPath, "/")
-	if strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == '\\' || r == 0x7F }) {
+	if strings.ContainsFunc(path, func(r rune) bool { return r == ' ' || r == '\\' || unicode.IsControl(r) }) {
 		return MCPAccess{}, errors.New("resources_tools.url_path holds a character that no URL path has")
 	}
-	end := len(path)
-	if query := strings.IndexAny(path, "?#"); query >= 0 {
-		end = query
+	address, err := url.Parse("/" + path)
+	if err != nil { // which would quote it
+		return MCPAccess{}, errors.New("resources_tools.url_path is no path of a URL")
 	}
-	for segment := range strings.SplitSeq(path[:end], "/") {
-		if dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots == "." || dots == ".." {
-			return MCPAccess{}, errors.New("resources_tools.url_path leaves the server's base URL")
-		}
+	if climbs(address.Path) {
+		return MCPAccess{}, errors.New("resources_tools.url_path leaves the server's base URL")
 	}
 	return MCPAccess{Name: tools.ServerName, URL: strings.TrimRight(baseURL, "/") + "/" + path, Headers: tools.Headers}, nil
+}
+
+// climbs reports whether somebody on the way may take a path, which has its escapes
+// undone, for that of another place: by a segment of dots, also with parameters behind
+// them or between slashes of the other kind.
+func climbs(path string) bool {
+	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
+			return true
+		}
+	}
+	return false
 }
 
 // AccessName is the access's name, unique in a session.
@@ -182,10 +215,10 @@ func CheckToolAccesses(accesses []ToolAccess) error {
 	for _, access := range accesses {
 		name := access.AccessName()
 		if err := CheckName(name); err != nil {
-			return fmt.Errorf("tool access name %q: %w", name, err)
+			return fmt.Errorf("tool access name %.100q: %w", name, err)
 		}
 		if seen[name] {
-			return fmt.Errorf("tool access name %q is there twice", name)
+			return fmt.Errorf("tool access name %.100q is there twice", name)
 		}
 		seen[name] = true
 	}

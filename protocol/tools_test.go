@@ -2,6 +2,7 @@ package protocol_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,6 +106,18 @@ func TestNewMCPAccessRefuses(t *testing.T) {
 		{"/./mcp", leaves},
 		{"/%2e%2E/admin", leaves},
 		{"/.%2e", leaves},
+		{"/..%2fadmin", leaves},
+		{"/..%2Fadmin", leaves},
+		{"/mcp%2f..%2f..%2fadmin", leaves},
+		{"/..%5cadmin", leaves},
+		{"/..;/admin", leaves},
+		{"/%2e%2e;x=1/admin", leaves},
+		{"/mcp/..?x", leaves},
+		{"/mcp/..#x", leaves},
+		{"/mcp\u0085", plain},
+		{"/mcp\t", plain},
+		{"/%zz", "resources_tools.url_path is no path of a URL"},
+		{"/%", "resources_tools.url_path is no path of a URL"},
 	} {
 		_, err := protocol.NewMCPAccess("http://h:1", protocol.MCPTools{ServerName: "m", URLPath: test.path, Transport: "http"})
 		if err == nil || err.Error() != test.why { // and no more: the path may hold a secret
@@ -230,4 +243,30 @@ func ExampleNewMCPAccess() {
 	}
 	fmt.Println(access.URL)
 	// Output: http://127.0.0.1:9001/deep/mcp/
+}
+
+// What a seed reply offers is bounded before anything is done with it.
+func TestParseMCPToolsIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 10<<20)
+	for _, test := range []struct{ value, want string }{
+		{`{"server_name":"m","url_path":"/` + long + `"}`, "resources_tools.url_path has 10485761 bytes, more than 8192"},
+		{`{"server_name":"m","headers":{"A":"1","B":"` + long + `"}}`, "resources_tools.headers have 10485763 bytes, more than 65536"},
+		{`{"server_name":"m","headers":{"` + long + `":""}}`, "resources_tools.headers have 10485760 bytes, more than 65536"},
+	} {
+		if _, err := protocol.ParseMCPTools([]byte(test.value)); err == nil || err.Error() != test.want {
+			t.Errorf("got %.200v, want %s", err, test.want)
+		}
+	}
+}
+
+// The words about a name are few however long it is.
+func TestLongNamesAreNotRepeated(t *testing.T) {
+	long := strings.Repeat("é", 1<<20)
+	_, parsed := protocol.ParsePairs([]byte(`{"` + long + `":1}`))
+	_, transport := protocol.NewMCPAccess("http://h:1", protocol.MCPTools{ServerName: "m", URLPath: "/mcp", Transport: long})
+	for _, err := range []error{parsed, transport, protocol.CheckToolAccesses([]protocol.ToolAccess{protocol.MCPAccess{Name: long}})} {
+		if err == nil || len(err.Error()) > 400 {
+			t.Errorf("got %d bytes: %.100v", len(err.Error()), err)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package resourcesclient
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 
@@ -121,6 +122,7 @@ type Session struct {
 	id      string
 	episode protocol.EpisodeID
 	jar     *cookies.Jar
+	unsent  bool // its server knows nothing of it
 }
 
 // Session makes the session of that id. Nothing is sent. The values of its
@@ -155,6 +157,8 @@ func (s *Session) Seed(ctx context.Context, task protocol.TaskID, taskData []byt
 	call := s.call(failures.StageSeed, protocol.PathSeedSession, w.End())
 	call.Fresh = true
 	body, err := s.client.http.Post(ctx, call)
+	var failure *failures.Failure
+	s.unsent = errors.As(err, &failure) && failure.Unsent
 	if err != nil {
 		return Seeded{}, err
 	}
@@ -202,7 +206,7 @@ func (s *Session) Close(ctx context.Context) error {
 	w.Text("resources_session_id", s.id)
 	w.Append("episode_id", s.episode.AppendJSON)
 	call := s.call(failures.StageCleanup, protocol.PathCloseSession, w.End())
-	call.Rule, call.NoReply = retry.Release, true
+	call.Rule, call.Patient, call.NoReply = retry.Release, !s.unsent, true
 	_, err := s.client.http.Post(ctx, call)
 	return err
 }

@@ -19,6 +19,7 @@ type Jar struct {
 	secrets *failures.Secrets
 	cookies []cookie       // in the order of their first appearance
 	live    int            // how many of them are not gone
+	taken   int            // bytes of names and values, those that are gone or replaced included
 	index   map[string]int // of those by name; nil while there are few
 }
 
@@ -30,6 +31,13 @@ type cookie struct {
 
 // fewCookies are looked for one by one.
 const fewCookies = 16
+
+// MaxBytes is how many bytes of names and values one jar takes over from replies in
+// all its time. No server reads that much in a Cookie header.
+const MaxBytes = 1 << 20
+
+// ErrTooMuch is the error of cookies that [MaxBytes] has no room for.
+var ErrTooMuch = fmt.Errorf("its cookies have more than %d bytes, together with those set before", MaxBytes)
 
 // NewJar makes an empty jar whose values become secrets, unless secrets is nil.
 func NewJar(secrets *failures.Secrets) *Jar { return &Jar{secrets: secrets} }
@@ -69,8 +77,9 @@ func (j *Jar) Plain() []protocol.Pair {
 }
 
 // MergeReply takes over the Set-Cookie headers of a reply, whatever its status:
-// by name, the last one wins, and one that has expired already removes its name.
-func (j *Jar) MergeReply(header http.Header, now time.Time) {
+// by name, the last one wins, and one that has expired already removes its name. The
+// error is [ErrTooMuch] when some of them were left out.
+func (j *Jar) MergeReply(header http.Header, now time.Time) (err error) {
 	for _, line := range header["Set-Cookie"] {
 		name, value, attributes, ok := parseSetCookie(line)
 		if !ok {
@@ -80,20 +89,38 @@ func (j *Jar) MergeReply(header http.Header, now time.Time) {
 			j.remove(name)
 			continue
 		}
+		if j.has(name, value) {
+			continue
+		}
+		if j.taken += len(name) + len(value); j.taken > MaxBytes {
+			j.taken -= len(name) + len(value)
+			err = ErrTooMuch
+			continue
+		}
 		j.set(name, value)
 	}
+	return err
+}
+
+func (j *Jar) has(name, wire string) bool {
+	at := j.find(name)
+	return at >= 0 && j.cookies[at].wire == wire
 }
 
 // Parse reads cookies from JSON: an object of strings whose names a Cookie header
-// can carry.
+// can carry, of [MaxBytes] at most.
 func Parse(value []byte) ([]protocol.Pair, error) {
 	pairs, err := protocol.ParsePairs(value)
 	if err != nil {
 		return nil, err
 	}
+	bytes := 0
 	for _, pair := range pairs {
 		if !isName(pair.Name) {
-			return nil, fmt.Errorf("%q is not a cookie name", pair.Name)
+			return nil, fmt.Errorf("%.100q is not a cookie name", pair.Name)
+		}
+		if bytes += len(pair.Name) + len(pair.Value); bytes > MaxBytes {
+			return nil, fmt.Errorf("the cookies have more than %d bytes", MaxBytes)
 		}
 	}
 	return pairs, nil

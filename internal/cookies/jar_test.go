@@ -1,6 +1,7 @@
 package cookies_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -426,4 +427,48 @@ func canTravel(plain string) bool {
 		i += n
 	}
 	return true
+}
+
+// A jar takes over a mebibyte in all its time, what is replaced and expired included.
+// What is there already takes nothing.
+func TestAJarIsBounded(t *testing.T) {
+	const piece = cookies.MaxBytes / 4
+	now := time.Now()
+	for name, line := range map[string]func(i int) []string{
+		"new names":           func(i int) []string { return []string{fmt.Sprintf("n%d=%s", i, strings.Repeat("x", piece-2))} },
+		"new values":          func(i int) []string { return []string{fmt.Sprintf("nn=%d%s", i, strings.Repeat("x", piece-3))} },
+		"set and taken again": func(i int) []string { return []string{"nn=" + strings.Repeat("x", piece-2), "nn=; Max-Age=0"} },
+	} {
+		jar := cookies.NewJar(&failures.Secrets{})
+		for i := range 6 {
+			err := jar.MergeReply(http.Header{"Set-Cookie": line(i)}, now)
+			if want := i >= 4; errors.Is(err, cookies.ErrTooMuch) != want {
+				t.Errorf("%s: the %d. time says %v", name, i+1, err)
+			}
+		}
+		if err := jar.MergeReply(http.Header{"Set-Cookie": {"other=1"}}, now); !errors.Is(err, cookies.ErrTooMuch) || strings.Contains(jar.Header(), "other") {
+			t.Errorf("%s: a full jar takes one more cookie, and says %v", name, err)
+		}
+		if len(jar.Header()) > cookies.MaxBytes+100 {
+			t.Errorf("%s: a Cookie header of %d bytes", name, len(jar.Header()))
+		}
+	}
+	jar := cookies.NewJar(nil)
+	for range 100 {
+		if err := jar.MergeReply(http.Header{"Set-Cookie": {"same=" + strings.Repeat("x", piece)}}, now); err != nil {
+			t.Fatalf("the same cookie again: %v", err)
+		}
+	}
+}
+
+func TestParsedCookiesAreBounded(t *testing.T) {
+	for size, fails := range map[int]bool{cookies.MaxBytes - 1: false, cookies.MaxBytes: true} {
+		_, err := cookies.Parse([]byte(`{"a":"` + strings.Repeat("x", size) + `"}`))
+		if (err != nil) != fails {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	if _, err := cookies.Parse([]byte(`{"a b` + strings.Repeat("x", 1<<20) + `":""}`)); err == nil || len(err.Error()) > 200 {
+		t.Errorf("a long name that is none is repeated: %.300v", err)
+	}
 }

@@ -108,7 +108,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := httpserve.New(s, s.config.Logger)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(httpserve.Listener(listener, s.config.Logger)) }()
 	var broken error
 	select {
 	case broken = <-served:

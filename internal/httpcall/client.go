@@ -147,6 +147,10 @@ type Call struct {
 	// Fresh calls carry no cookie, not even one that a broken reply to the same
 	// call has left in the jar: they open the session.
 	Fresh bool
+	// Patient calls wait, for as long as their context lets them, for descriptors,
+	// ports or memory that this machine lacks, and send nothing meanwhile: nobody
+	// else would make them.
+	Patient bool
 	// NoReply calls are answered by the status alone: the body of a success has to
 	// come, and is not looked at.
 	NoReply bool
@@ -176,7 +180,22 @@ func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
 }
 
 func (c *Client) refused(call Call, reply reply) *failures.Failure {
-	return failures.Refused(c.Failed(call), reply.status, reply.header, reply.body, c.config.Clock())
+	failed := c.Failed(call)
+	if carried := call.carried(); carried > manyCookies && reply.blames() {
+		failed.What += fmt.Sprintf(" (which carries %d bytes of its cookies)", carried)
+	}
+	return failures.Refused(failed, reply.status, reply.header, reply.body, c.config.Clock())
+}
+
+// manyCookies is how many bytes of cookies no server minds. A refusal of more may be
+// for their sake, and they are its own.
+const manyCookies = 8 << 10
+
+func (c Call) carried() int {
+	if c.Jar == nil || c.Fresh {
+		return 0
+	}
+	return len(c.Jar.Header())
 }
 
 // A Reply is a server's answer as it came.

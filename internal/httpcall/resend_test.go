@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -462,6 +463,51 @@ func TestCookiesOfBrokenAndRefusedRepliesCount(t *testing.T) {
 			if got := call.Jar.Header(); got != "a=3; b=2" {
 				t.Errorf("jar %q", got)
 			}
+		})
+	}
+}
+
+// A patient call waits for what this machine lacks until its context ends, and is then
+// sent as often as any. Others, and other troubles, are not waited for.
+func TestAPatientCallWaitsForDescriptors(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		patient bool
+		errno   syscall.Errno
+		dials   int // after which it goes well
+		fails   bool
+	}{
+		{"descriptors", true, syscall.EMFILE, 100, false},
+		{"ports", true, syscall.EADDRNOTAVAIL, 100, false},
+		{"never", true, syscall.EMFILE, math.MaxInt, true},
+		{"a server that is not there", true, syscall.ECONNREFUSED, 100, true},
+		{"a call that is not patient", false, syscall.EMFILE, 100, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dials := 0
+				transport := servePipes(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }, func(n int) error {
+					if dials = n; n <= test.dials {
+						return dialError(test.errno)
+					}
+					return nil
+				})
+				client := newClient(t, httpcall.Config{URL: "http://weather.internal", Transport: transport, Resend: retry.Resend{Pause: time.Second}})
+				call := verifyCall(retry.Release)
+				call.Patient = test.patient
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, &failures.Limit{Name: "cleanup timeout", After: 10 * time.Minute})
+				defer cancel()
+				_, err := client.Post(ctx, call)
+				if (err != nil) != test.fails {
+					t.Errorf("after %d dials: %v", dials, err)
+				}
+				if test.fails && test.dials != math.MaxInt && dials != 4 {
+					t.Errorf("%d dials, want 4", dials)
+				}
+				if test.fails && test.errno == syscall.EMFILE && wantFailure(t, err).Kind != failures.TransportLocalResource {
+					t.Errorf("failed with %v", err)
+				}
+			})
 		})
 	}
 }

@@ -24,8 +24,8 @@ import (
 const maxRedirects = 3
 
 // maxRefusalBytes bounds what is read of a refusal. Its words are few, but may stand
-// behind an echo of the whole request.
-const maxRefusalBytes = 64 << 20
+// behind an echo of the whole request. (To find them takes several times the memory.)
+const maxRefusalBytes = 4 << 20
 
 // sending is one call under way. It is the http.RoundTripper of that call alone,
 // so that what happens on each try is seen here, and so that the pool's
@@ -124,16 +124,31 @@ func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.call.Jar != nil {
-			s.call.Jar.MergeReply(response.Header, s.client.config.Clock())
-		}
 		next, found := redirect(target, response)
+		if err := s.keep(response.Header); err != nil && (found || response.StatusCode <= 299) {
+			_ = response.Body.Close()
+			return nil, err
+		}
 		if !found || redirects == maxRedirects {
 			return s.read(response)
 		}
 		discard(response.Body)
 		target = next
 	}
+}
+
+// keep takes over the cookies of a reply. Those that are too many make a failure of
+// it, unless it is a refusal, which has its own words, or its session has no use for
+// them any more.
+func (s *sending) keep(header http.Header) error {
+	if s.call.Jar == nil {
+		return nil
+	}
+	err := s.call.Jar.MergeReply(header, s.client.config.Clock())
+	if err == nil || s.call.NoReply {
+		return nil
+	}
+	return failures.NotContract(s.client.Failed(s.call), err.Error())
 }
 
 // failedToDial reports whether an error is that of making a connection.
@@ -266,6 +281,9 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 	var failure *failures.Failure
 	if ctx.Err() != nil || errors.As(err, &failure) {
 		return false, nil
+	}
+	if s.call.Patient && err != nil && failures.TransportKind(err, s.reached) == failures.TransportLocalResource {
+		s.sends = 0 // it was none
 	}
 	sent := retry.Send{Sends: s.sends, Written: s.written}
 	if err == nil {

@@ -5,6 +5,7 @@ package httpserve
 
 import (
 	"crypto/tls"
+	"errors"
 	"log"
 	"net"
 	"net/http"
@@ -52,6 +53,31 @@ type debugWriter struct{ logger zerolog.Logger }
 func (w debugWriter) Write(p []byte) (int, error) {
 	w.logger.Debug().Msg(string(p))
 	return len(p), nil
+}
+
+// Listener has a person told of connections that cannot be accepted, as for want of
+// descriptors: the server itself only tries again, for ever.
+func Listener(listener net.Listener, logger zerolog.Logger) net.Listener {
+	return &tellingListener{Listener: listener, logger: logger}
+}
+
+// tellAgain is how long nobody is told again.
+const tellAgain = time.Minute
+
+// A tellingListener is used by one goroutine, as http.Server does it.
+type tellingListener struct {
+	net.Listener
+	logger zerolog.Logger
+	told   time.Time
+}
+
+func (l *tellingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil && !errors.Is(err, net.ErrClosed) && time.Since(l.told) >= tellAgain {
+		l.told = time.Now()
+		l.logger.Warn().Err(err).Msg("no connection can be accepted; callers wait (for more descriptors, raise the limit that ulimit -n shows)")
+	}
+	return conn, err
 }
 
 // connections are those on which nothing was asked yet.

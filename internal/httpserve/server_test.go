@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,5 +233,46 @@ func TestACallerHasAMinuteToSayWhatItWants(t *testing.T) {
 				<-served
 			})
 		})
+	}
+}
+
+// A failing has Accept fail for want of descriptors that often.
+type failing struct {
+	net.Listener
+	times int
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.times > 0 {
+		f.times--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return f.Listener.Accept()
+}
+
+// That no connection can be accepted is told once, and the server goes on when one can.
+func TestAListenerThatFailsIsToldOfOnce(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	server := httpserve.New(http.NotFoundHandler(), zerolog.Nop())
+	served := make(chan error, 1)
+	go func() {
+		served <- server.Serve(httpserve.Listener(&failing{listener, 3}, zerolog.New(&log)))
+	}()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-served
+	if n := strings.Count(log.String(), "no connection can be accepted"); n != 1 || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "too many open files") {
+		t.Errorf("the log has %s", log.String())
 	}
 }

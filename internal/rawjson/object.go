@@ -1,6 +1,9 @@
 package rawjson
 
-import "bytes"
+import (
+	"bytes"
+	"math"
+)
 
 // A Member is one name and value of an object, both as they came.
 type Member struct {
@@ -18,6 +21,10 @@ type Object []Member
 type TypeError struct{ Want, Got string }
 
 func (e *TypeError) Error() string { return "want " + e.Want + ", got " + e.Got }
+
+// MaxNames is how many names an object may have that is taken apart, each of which
+// takes some thirty times the memory of its text.
+const MaxNames = 1_000_000
 
 // ParseObject validates data as JSON and returns the members of the object that
 // it is. Keys and values are slices of data, which must not change as long as
@@ -63,6 +70,8 @@ func (s *scanner) object() (Object, error) {
 		member := Member{Name: unquote(key), Key: key, Value: s.data[start:s.pos]}
 		if at, seen := index.find(object, member.Name); seen {
 			object[at].Value = member.Value
+		} else if len(object) == MaxNames {
+			return nil, s.fail("an object of more than 1000000 names")
 		} else {
 			object = append(object, member)
 		}
@@ -191,10 +200,13 @@ func IsEmpty(value []byte) bool {
 }
 
 // Elements returns the values of a valid array, in order, as slices of it.
-func Elements(array []byte) [][]byte {
+func Elements(array []byte) [][]byte { return FirstElements(array, math.MaxInt) }
+
+// FirstElements returns the first n values of a valid array.
+func FirstElements(array []byte, n int) [][]byte {
 	s := scanner{data: array, pos: 1}
 	var elements [][]byte
-	for s.space(); s.peek() != ']' && s.pos < len(array); s.space() {
+	for s.space(); len(elements) < n && s.peek() != ']' && s.pos < len(array); s.space() {
 		start := s.pos
 		if s.value() != nil {
 			return elements

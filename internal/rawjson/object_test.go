@@ -307,3 +307,27 @@ func TestIsEmpty(t *testing.T) {
 		}
 	}
 }
+
+// An object is taken apart up to a million names.
+func TestAnObjectOfTooManyNamesIsRefused(t *testing.T) {
+	object := func(names int) []byte {
+		text := []byte(`{"":0`)
+		for i := range names - 1 {
+			text = append(strconv.AppendInt(append(text, `,"`...), int64(i), 10), `":0`...)
+		}
+		return append(text, '}')
+	}
+	_, err := rawjson.ParseObject(object(rawjson.MaxNames + 1))
+	var syntax *rawjson.SyntaxError
+	if !errors.As(err, &syntax) || syntax.Problem != "an object of more than 1000000 names" {
+		t.Errorf("one name more: %v", err)
+	}
+}
+
+func TestFirstElements(t *testing.T) {
+	for n, want := range []string{"[]", "[1]", "[1 [2,3]]", "[1 [2,3] {}]", "[1 [2,3] {}]"} {
+		if got := fmt.Sprintf("%s", rawjson.FirstElements([]byte(`[1, [2,3] ,{}]`), n)); got != want {
+			t.Errorf("the first %d are %s, want %s", n, got, want)
+		}
+	}
+}

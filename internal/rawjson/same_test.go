@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,4 +179,18 @@ func (w *failingOnce) Write(p []byte) (int, error) {
 	}
 	w.written += string(p)
 	return len(p), nil
+}
+
+// What is long is compared as it is spelled: to decode it would take a hundred times
+// its memory.
+func TestSameOfLongValuesIsThatOfTheirText(t *testing.T) {
+	long := func(n int) []byte { return []byte("[" + strings.Repeat("1,", n/2-1) + "1]") }
+	spaced := func(value []byte) []byte { return append([]byte("[ "), value[1:]...) }
+	const half = 2 << 20
+	if short := long(half - 100); !rawjson.Same(short, spaced(short)) {
+		t.Error("two values of four mebibytes together are not compared as values")
+	}
+	if value := long(half + 100); !rawjson.Same(value, slices.Clone(value)) || rawjson.Same(value, spaced(value)) {
+		t.Error("two values of more are not compared as texts")
+	}
 }

@@ -52,7 +52,9 @@ func (a *directAccess) call(ctx context.Context, s *Server, call functionCall) (
 		return toolOutput{}, unanswered(call, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	a.jar.MergeReply(response.Header, s.config.Clock())
+	if err := a.jar.MergeReply(response.Header, s.config.Clock()); err != nil {
+		return toolOutput{}, unanswered(call, err)
+	}
 	return readOutput(call, response, s.config.MaxOutputBytes)
 }
 

@@ -83,7 +83,7 @@ func withoutWords(err error) error {
 
 func listTools(ctx context.Context, wire *mcpWire, session *mcp.ClientSession) ([]mcpTool, error) {
 	var tools []mcpTool
-	cursor := ""
+	cursor, size := "", int64(0)
 	for range maxToolPages {
 		page, err := wire.result(func() error {
 			_, err := session.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
@@ -92,7 +92,12 @@ func listTools(ctx context.Context, wire *mcpWire, session *mcp.ClientSession) (
 		if err != nil {
 			return nil, err
 		}
-		tools = append(tools, readTools(page)...)
+		for _, tool := range readTools(page) {
+			if size += int64(len(tool.definition)); size > wire.limit { // that of one page
+				return nil, errReplyTooLong
+			}
+			tools = append(tools, tool)
+		}
 		if cursor = page.Text("nextCursor"); cursor == "" {
 			return tools, nil
 		}

@@ -220,6 +220,10 @@ func (f *Fields) Object(name string) *Fields {
 	return nested
 }
 
+// maxElements is how many objects a list may have: each takes far more memory than its
+// text does.
+const maxElements = 1_000_000
+
 // List is the objects of an array; a field that is missing reads as an empty
 // one. Their faults are those of f.
 func (f *Fields) List(name string) []*Fields {
@@ -231,8 +235,13 @@ func (f *Fields) List(name string) []*Fields {
 		f.wrongType(name, value, "list_type", "Input should be a valid list")
 		return nil
 	}
+	elements := rawjson.FirstElements(value, maxElements+1)
+	if len(elements) > maxElements {
+		f.Fault(name, "too_long", fmt.Sprintf("List should have at most %d items", maxElements))
+		return nil
+	}
 	var list []*Fields
-	for i, element := range rawjson.Elements(value) {
+	for i, element := range elements {
 		nested := &Fields{loc: append(f.at(name), i), faults: f.faults}
 		nested.parse(element)
 		list = append(list, nested)

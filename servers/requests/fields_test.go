@@ -272,3 +272,12 @@ func ExampleRead() {
 	// "" 0 ""
 	// body.task_data.city: Input should be a valid string; body.task_data.unit: Field required
 }
+
+// A list of more than a million objects is not taken apart.
+func TestAListIsBounded(t *testing.T) {
+	fields := requests.Read([]byte(`{"l":[{}`+strings.Repeat(`,{}`, 1_000_000)+`]}`), "body")
+	list, err := fields.List("l"), fields.Err()
+	if want := "body.l: List should have at most 1000000 items"; len(list) != 0 || err == nil || err.Error() != want {
+		t.Errorf("%d objects, %v; want none, %s", len(list), err, want)
+	}
+}

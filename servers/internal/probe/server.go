@@ -193,7 +193,7 @@ func withoutURL(err error) error {
 // hide makes secrets of what a reply hands out: cookies, and the headers and the query
 // of its resources_tools.
 func (s *server) hide(reply Reply) {
-	cookies.NewJar(&s.secrets).MergeReply(reply.Header, time.Time{})
+	_ = cookies.NewJar(&s.secrets).MergeReply(reply.Header, time.Time{}) // what is too much is left out
 	object, err := reply.Object()
 	if err != nil {
 		return
@@ -247,4 +247,7 @@ func (s *server) exchange(call Call, reply Reply) contract.Exchange {
 	return shown
 }
 
-func (s *server) show(body []byte) string { return contract.Shorten(s.secrets.Mask(string(body))) }
+func (s *server) show(body []byte) string {
+	const most = 64 << 10 // far more than a report shows
+	return contract.Shorten(s.secrets.Mask(string(body[:min(len(body), most)])))
+}
