@@ -35,25 +35,33 @@ type file struct {
 	dead error // why it is not written to any more
 }
 
-// create makes a file of this process's own.
-func create(dir string) (*file, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+// create makes a file of this process's own. Another driver may take away what it makes:
+// the folder, for it is empty, and the file, before it is locked.
+func create(dir string) (f *file, err error) {
+	for range tries {
+		if err = os.MkdirAll(dir, 0o755); err == nil {
+			f, err = open(filepath.Join(dir, newName()), os.O_RDWR|os.O_CREATE|os.O_EXCL)
+		}
+		if !isTaken(err) && !errors.Is(err, fs.ErrExist) {
+			break
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
-	for range tries {
-		f, err := open(filepath.Join(dir, newName()), os.O_RDWR|os.O_CREATE|os.O_EXCL)
-		if errors.Is(err, filelock.ErrOwned) || errors.Is(err, errGone) {
-			continue // another driver has looked at it before it was locked
-		}
-		syncFolder(dir)
-		syncFolder(filepath.Dir(dir))
-		return f, err
-	}
-	return nil, errGone
+	syncFolder(dir)
+	syncFolder(filepath.Dir(dir))
+	return f, nil
 }
 
 // tries bounds how often a file is made that others take away.
 const tries = 10
+
+// isTaken reports whether a file could not be opened because another driver has it, or
+// has taken it away.
+func isTaken(err error) bool {
+	return errors.Is(err, filelock.ErrOwned) || errors.Is(err, errGone) || errors.Is(err, fs.ErrNotExist)
+}
 
 // newName is a name that no other driver's file has, and that tells a person whose it
 // is: the host's, the process's, and a number drawn.
@@ -80,7 +88,7 @@ func others(dir string) (paths []string, err error) {
 // has taken it over.
 func openDead(path string) (*file, error) {
 	f, err := open(path, os.O_RDWR)
-	if errors.Is(err, filelock.ErrOwned) || errors.Is(err, errGone) || errors.Is(err, fs.ErrNotExist) {
+	if isTaken(err) {
 		return nil, nil
 	}
 	return f, err
@@ -231,6 +239,10 @@ func (f *file) close() error {
 	}
 	return f.db.Close()
 }
+
+// removeFolder takes a folder away in which nothing is. Other than [os.Remove] it leaves
+// a link to a folder alone.
+func removeFolder(path string) { _ = syscall.Rmdir(path) }
 
 // syncFolder has the names in a folder survive a power failure, where the file system
 // can.

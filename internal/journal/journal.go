@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -203,7 +202,7 @@ func (j *Journal) Close() error {
 		err = j.file.remove()
 	}
 	err = errors.Join(j.unwritten, err, j.file.close())
-	_ = os.Remove(j.config.Dir) // unless there is something in it
+	removeFolder(j.config.Dir)
 	return j.named(err)
 }
 

@@ -142,6 +142,42 @@ func TestNothingStaysBehind(t *testing.T) {
 	}
 }
 
+// Nor does a driver take away what is not its own: a link to the folder, through which
+// others reach it.
+func TestALinkToTheFolderStays(t *testing.T) {
+	elsewhere, link := t.TempDir(), filepath.Join(t.TempDir(), "journal")
+	if err := os.Symlink(elsewhere, link); err != nil {
+		t.Fatal(err)
+	}
+	other := openIn(t, link)
+	closeIt(t, openIn(t, link))
+	if _, err := os.Lstat(link); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, other, "a")
+}
+
+// Drivers come while others go and take the folder away.
+func TestDriversComeWhileOthersGo(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	var coming sync.WaitGroup
+	for range 4 {
+		coming.Go(func() {
+			for range 100 {
+				j, err := journal.Open(journal.Config{Dir: dir})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := errors.Join(j.Adopt(), j.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	coming.Wait()
+}
+
 func list(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
