@@ -39,19 +39,29 @@ type file struct {
 // the folder, for it is empty, and the file, before it is locked.
 func create(dir string) (f *file, err error) {
 	for range tries {
-		if err = os.MkdirAll(dir, 0o755); err == nil {
-			f, err = open(filepath.Join(dir, newName()), os.O_RDWR|os.O_CREATE|os.O_EXCL)
-		}
-		if !isTaken(err) && !errors.Is(err, fs.ErrExist) {
+		if f, err = createIn(dir); !isTaken(err) && !errors.Is(err, fs.ErrExist) {
 			break
 		}
 	}
 	if err != nil {
+		removeFolder(dir)
 		return nil, err
 	}
 	syncFolder(dir)
 	syncFolder(filepath.Dir(dir))
 	return f, nil
+}
+
+func createIn(dir string) (*file, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, newName())
+	f, err := open(path, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+	if err != nil && !isTaken(err) {
+		_ = os.Remove(path) // there may be a part of it
+	}
+	return f, err
 }
 
 // tries bounds how often a file is made that others take away.

@@ -272,6 +272,19 @@ func TestAFolderThatCannotBe(t *testing.T) {
 	}
 }
 
+// A driver that cannot make its file leaves none, and no folder, behind.
+func TestAFileThatCannotBeMadeIsNotThere(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	child := exec.Command("sh", "-c", `ulimit -f 1 && exec "$0"`, os.Args[0]) // in 512 or 1024 bytes
+	child.Env = append(os.Environ(), killedVariable+"="+dir)
+	if said, err := child.CombinedOutput(); err == nil || !strings.Contains(string(said), "file too large") {
+		t.Errorf("error %v, it says: %s", err, said)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder: %v, with %v", err, list(t, dir))
+	}
+}
+
 // However many sessions pass, the file is as large as those that are open at once need.
 func TestTheFileStaysSmall(t *testing.T) {
 	dir := t.TempDir()
