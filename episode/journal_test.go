@@ -305,6 +305,26 @@ func TestAnAgentSessionThatCannotBeNoted(t *testing.T) {
 	}
 }
 
+// A driver's own sessions, too, are tried for a week: not given up at the first look.
+func TestADriversOwnSessionsAreNotGivenUpAtOnce(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	config.Journal = t.TempDir()
+	d := newDriver(t, config)
+	conflict := scripted.Action{Status: http.StatusConflict}
+	servers.Play(scripted.Script{scripted.CloseSession: {conflict, conflict, conflict}})
+	mustSucceed(t, d.Run(t.Context(), newRequest()))
+	for look := range 2 {
+		if open := d.CloseLeft(t.Context()); open != 1 {
+			t.Errorf("look %d: %d are still open, want 1", look, open)
+		}
+	}
+	d.Close()
+	if ids := noted(t, config.Journal); len(ids) != 1 {
+		t.Errorf("the next driver finds %v, want the session that could not be closed", ids)
+	}
+}
+
 func TestAJournalThatCannotBeKept(t *testing.T) {
 	config := configFor(scripted.New(t))
 	config.Journal = filepath.Join(os.Args[0], "journal") // in a file

@@ -42,8 +42,9 @@ type Journal struct {
 	file   *file // the writer's alone while that runs
 
 	mu     sync.Mutex
-	next   *group             // what the writer writes next
-	left   map[string]Session // open, and nobody is about to close them; by id
+	next   *group               // what the writer writes next
+	open   map[string]time.Time // when the sessions began that are noted, or are about to be; by id
+	left   map[string]Session   // those of them that nobody is about to close; by id
 	closed bool
 
 	wake   chan struct{} // somebody waits for the next group
@@ -67,6 +68,7 @@ func Open(config Config) (*Journal, error) {
 		config: config,
 		file:   file,
 		next:   newGroup(),
+		open:   map[string]time.Time{},
 		left:   map[string]Session{},
 		wake:   make(chan struct{}, 1),
 		lazy:   time.NewTimer(never),
@@ -96,13 +98,18 @@ func (j *Journal) Begin(ctx context.Context, s Session) error {
 	}
 }
 
-// End notes that a session's close was confirmed.
+// End notes that a session's close was confirmed. One that is not noted has nothing to
+// end, or to leave.
 func (j *Journal) End(s Session) {
 	if j == nil {
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if _, noted := j.open[s.ID]; !noted {
+		return
+	}
+	delete(j.open, s.ID)
 	delete(j.left, s.ID)
 	j.next.ended = append(j.next.ended, s.ID)
 	j.lazy.Reset(lazily)
@@ -115,6 +122,11 @@ func (j *Journal) Leave(s Session) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	began, noted := j.open[s.ID]
+	if !noted {
+		return
+	}
+	s.Began = began
 	j.left[s.ID] = s
 }
 

@@ -198,8 +198,12 @@ func TestLeftAreThoseWhoseCloseFailed(t *testing.T) {
 	j.Leave(session("c"))
 	j.Leave(session("a"))
 	j.End(session("b"))
-	if got := j.Left(); len(got) != 2 || got[0].ID != "a" || got[1].ID != "c" {
-		t.Errorf("left: %v, want a and c", got)
+	got := j.Left()
+	if len(got) != 2 || got[0].ID != "a" || got[1].ID != "c" {
+		t.Fatalf("left: %v, want a and c", got)
+	}
+	if got[0].Began.IsZero() || !got[0].Began.Before(got[1].Began) {
+		t.Errorf("they began at %s and %s", got[0].Began, got[1].Began)
 	}
 	j.End(session("a"))
 	if got := j.Left(); len(got) != 1 || got[0].ID != "c" {
@@ -259,6 +263,23 @@ func TestAJournalThatWasTakenAwaySaysSo(t *testing.T) {
 	}
 	if err := j.Close(); err == nil {
 		t.Error("closing it says nothing")
+	}
+}
+
+// What could not be noted was never seeded: nothing of it is left, however often that
+// happens.
+func TestWhatIsNotNotedIsNotLeft(t *testing.T) {
+	dir := t.TempDir()
+	j := openIn(t, dir)
+	if err := os.Remove(filepath.Join(dir, list(t, dir)[0])); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Begin(t.Context(), session("a")); err == nil {
+		t.Fatal("a session was noted in a file that has been taken away")
+	}
+	j.Leave(session("a"))
+	if left := j.Left(); len(left) != 0 {
+		t.Errorf("left: %v, want nothing", left)
 	}
 }
 

@@ -33,6 +33,9 @@ func (j *Journal) add(sessions ...Session) (*group, error) {
 		return nil, errClosed
 	}
 	j.next.begun = append(j.next.begun, sessions...)
+	for _, s := range sessions {
+		j.open[s.ID] = s.Began
+	}
 	select {
 	case j.wake <- struct{}{}:
 	default: // it is awake
@@ -69,6 +72,9 @@ func (j *Journal) writeNext() error {
 	if g.err != nil { // the ends go with the next group
 		j.mu.Lock()
 		j.next.ended = append(g.ended, j.next.ended...)
+		for _, s := range g.begun {
+			delete(j.open, s.ID)
+		}
 		j.mu.Unlock()
 	}
 	close(g.written)
