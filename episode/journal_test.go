@@ -325,6 +325,34 @@ func TestADriversOwnSessionsAreNotGivenUpAtOnce(t *testing.T) {
 	}
 }
 
+// A bug in a close costs no more than that: the session stays in the journal, and those
+// on the other server are closed.
+func TestABugInACloseOfWhatWasLeft(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	var log strings.Builder
+	config.Logger = zerolog.New(&log)
+	config.Journal = t.TempDir()
+	config.Agent.Transport = buggy{}
+	leave(t, config.Journal, time.Now(), slices.Concat(
+		leftOn(episode.AgentServer, servers.AgentURL, 1),
+		leftOn(episode.ResourcesServer, servers.ResourcesURL, 3))...)
+	d := newDriver(t, config)
+	if open := d.CloseLeft(t.Context()); open != 1 {
+		t.Errorf("%d are still open, want 1", open)
+	}
+	if got := len(callsOn(servers, scripted.CloseSession)); got != 3 {
+		t.Errorf("%d sessions were closed, want 3", got)
+	}
+	if !strings.Contains(log.String(), "panic: a bug") {
+		t.Errorf("the log does not tell of it:\n%s", log.String())
+	}
+}
+
+type buggy struct{}
+
+func (buggy) RoundTrip(*http.Request) (*http.Response, error) { panic("a bug") }
+
 func TestAJournalThatCannotBeKept(t *testing.T) {
 	config := configFor(scripted.New(t))
 	config.Journal = filepath.Join(os.Args[0], "journal") // in a file

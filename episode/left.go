@@ -78,13 +78,23 @@ func (d *Driver) closeLeftAt(ctx context.Context, at place, sessions []journal.S
 			if errs[i] = errNotTried; answering.Err() != nil {
 				return nil
 			}
-			errs[i] = closeOne(ctx, s)
+			errs[i] = d.withoutPanic(func() error { return closeOne(ctx, s) })
 			d.closed(s, errs[i])
 			return unanswered(errs[i])
 		})
 	}
 	_ = group.Wait() // errs has it
 	d.tellOfLeft(at, sessions, errs)
+}
+
+// withoutPanic makes an error of a bug in a close, which is logged.
+func (d *Driver) withoutPanic(closeOne func() error) (err error) {
+	defer func() {
+		if bug := recover(); bug != nil {
+			err = d.Unhandled(bug)
+		}
+	}()
+	return closeOne()
 }
 
 // unanswered is the error of a close that got no reply, nil of one that did.
