@@ -2,6 +2,7 @@ package episode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"example.com/turn/failures"
@@ -49,6 +50,15 @@ func (d *Driver) note(ctx context.Context, stage failures.Stage, s journal.Sessi
 	f := failures.New(stage, failures.PersistenceFailed, fmt.Sprintf("the %s session was not seeded, for it could not be noted: %v", s.Server, err))
 	f.Unsent, f.Err = true, err
 	return f
+}
+
+// unnoteUnsent takes a session out of the journal whose seed has reached nobody: it is
+// not open, and the next attempt has another.
+func (d *Driver) unnoteUnsent(s journal.Session, err error) {
+	var f *failures.Failure
+	if errors.As(err, &f) && f.Unsent {
+		d.journal.End(s)
+	}
 }
 
 // closed notes what became of a session's close.

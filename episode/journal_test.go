@@ -353,6 +353,32 @@ type buggy struct{}
 
 func (buggy) RoundTrip(*http.Request) (*http.Response, error) { panic("a bug") }
 
+// A seed that reached nobody has opened nothing: while a server is away, the journal does
+// not grow with each attempt.
+func TestASessionWhoseSeedWasNotSentIsNotLeft(t *testing.T) {
+	for _, server := range []episode.Server{episode.ResourcesServer, episode.AgentServer} {
+		servers := scripted.New(t)
+		config := configFor(servers)
+		config.Journal = t.TempDir()
+		if server == episode.AgentServer {
+			config.Agent.URL = "http://127.0.0.1:1" // nobody listens there
+		} else {
+			config.Resources.URL = "http://127.0.0.1:1"
+		}
+		d := newDriver(t, config)
+		if f := mustFail(t, d.Run(t.Context(), newRequest())); !f.Unsent {
+			t.Errorf("%s: the failure is %v", server, f)
+		}
+		if open := d.CloseLeft(t.Context()); open != 0 {
+			t.Errorf("%s: %d sessions are left", server, open)
+		}
+		d.Close()
+		if _, err := os.Stat(config.Journal); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the journal is still there: %v", server, err)
+		}
+	}
+}
+
 func TestAJournalThatCannotBeKept(t *testing.T) {
 	config := configFor(scripted.New(t))
 	config.Journal = filepath.Join(os.Args[0], "journal") // in a file

@@ -19,10 +19,13 @@ func (d *Driver) seed(ctx context.Context, resources *resourcesclient.Session, r
 	defer r.times.begin(failures.StageSeed)()
 	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
 	defer cancel()
-	if err := d.note(ctx, failures.StageSeed, d.onResources(resources.ID(), r.EpisodeID)); err != nil {
+	session := d.onResources(resources.ID(), r.EpisodeID)
+	if err := d.note(ctx, failures.StageSeed, session); err != nil {
 		return resourcesclient.Seeded{}, err
 	}
-	return resources.Seed(ctx, r.TaskID, r.TaskData)
+	seeded, err := resources.Seed(ctx, r.TaskID, r.TaskData)
+	d.unnoteUnsent(session, err)
+	return seeded, err
 }
 
 // tools are the accesses that the agent is given (section 2).
@@ -95,10 +98,13 @@ func (d *Driver) open(ctx context.Context, agent *agentclient.Session, r *Reques
 	defer r.times.begin(failures.StageAgent)()
 	ctx, cancel := within(ctx, d.config.SeedTimeout, &failures.Limit{Name: "seed timeout", After: d.config.SeedTimeout})
 	defer cancel()
-	if err := d.note(ctx, failures.StageAgent, d.onAgent(agent.ID(), r.EpisodeID)); err != nil {
+	session := d.onAgent(agent.ID(), r.EpisodeID)
+	if err := d.note(ctx, failures.StageAgent, session); err != nil {
 		return err
 	}
-	return agent.Open(ctx, r.TaskID, tools, sandbox)
+	err := agent.Open(ctx, r.TaskID, tools, sandbox)
+	d.unnoteUnsent(session, err)
+	return err
 }
 
 // respond has the agent answer. That its deadline passed is no failure: the
