@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -109,6 +111,8 @@ func TestADeadDriversSessionsAreClosed(t *testing.T) {
 	config := configFor(servers)
 	config.Journal = filepath.Join(t.TempDir(), "journal")
 	config.Resources.Observability = true
+	var log strings.Builder
+	config.Logger = zerolog.New(&log)
 	leave(t, config.Journal, time.Now(), slices.Concat(
 		leftOn(episode.ResourcesServer, servers.ResourcesURL, 3),
 		leftOn(episode.AgentServer, servers.AgentURL, 2))...)
@@ -135,6 +139,9 @@ func TestADeadDriversSessionsAreClosed(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(servers.Calls()) != len(want) {
 		t.Errorf("%d calls (-want +got):\n%s", len(servers.Calls()), diff)
+	}
+	if text := log.String(); !strings.Contains(text, `"sessions":3`) || !strings.Contains(text, `"sessions":2`) {
+		t.Errorf("the log does not tell of it:\n%s", text)
 	}
 	if again := d.CloseLeft(t.Context()); again != 0 || len(servers.Calls()) != len(want) {
 		t.Errorf("the second time: %d open, %d calls", again, len(servers.Calls()))
@@ -376,6 +383,87 @@ func TestASessionWhoseSeedWasNotSentIsNotLeft(t *testing.T) {
 		if _, err := os.Stat(config.Journal); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: the journal is still there: %v", server, err)
 		}
+	}
+}
+
+// A server that hangs keeps a driver no longer than the limit of one close, and sees no
+// more than so many of them at once; one that the driver does not drive keeps it for 10 s.
+func TestAServerThatHangsOnTheClosesOfWhatWasLeft(t *testing.T) {
+	for _, server := range []episode.Server{episode.ResourcesServer, episode.AgentServer} {
+		for url, want := range map[string]time.Duration{"http://own.test": 3 * time.Minute, "http://elsewhere.test": 10 * time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				hanging := &hanging{}
+				config := episode.Config{Journal: t.TempDir(), Transport: hanging}
+				config.Resources.URL, config.Agent.URL = "http://own.test", "http://own.test"
+				leave(t, config.Journal, time.Now(), leftOn(server, url, 500)...)
+				d := newDriver(t, config)
+				began := time.Now()
+				if open := d.CloseLeft(t.Context()); open != 500 {
+					t.Errorf("%s %s: %d are still open, want 500", server, url, open)
+				}
+				if took := time.Since(began); took != want {
+					t.Errorf("%s %s: it took %s, want %s", server, url, took, want)
+				}
+				if calls := hanging.calls.Load(); calls != 64 {
+					t.Errorf("%s %s: it was called %d times, want 64", server, url, calls)
+				}
+			})
+		}
+	}
+}
+
+type hanging struct{ calls atomic.Int32 }
+
+func (h *hanging) RoundTrip(request *http.Request) (*http.Response, error) {
+	h.calls.Add(1)
+	<-request.Context().Done()
+	return nil, request.Context().Err()
+}
+
+// A dead driver's file that is damaged is told of.
+func TestADamagedJournalIsToldOf(t *testing.T) {
+	config := configFor(scripted.New(t))
+	var log strings.Builder
+	config.Logger = zerolog.New(&log)
+	config.Journal = t.TempDir()
+	if err := os.WriteFile(filepath.Join(config.Journal, "dead.journal"), []byte("not a journal"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	newDriver(t, config).CloseLeft(t.Context())
+	if text := log.String(); !strings.Contains(text, `"level":"warn"`) || !strings.Contains(text, "dead.journal.damaged") {
+		t.Errorf("the log does not tell of it:\n%s", text)
+	}
+}
+
+// An episode that ends while it waits for the disk ends as it would in its seed.
+func TestAnEpisodeEndsWhileItIsNoted(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	config.Journal = t.TempDir()
+	config.SeedTimeout = time.Nanosecond
+	d := newDriver(t, config)
+	f := mustFail(t, d.Run(t.Context(), newRequest()))
+	if f.Stage != failures.StageSeed || f.Kind == failures.PersistenceFailed || !strings.Contains(f.Reason, "seed timeout") {
+		t.Errorf("stage %s, kind %s: %s; want the seed timeout", f.Stage, f.Kind, f.Reason)
+	}
+	if calls := callsOn(servers, scripted.Seed); len(calls) != 0 {
+		t.Errorf("the session was seeded: %s", calls[0].Body)
+	}
+}
+
+// That what was left is lost at the end is told of too.
+func TestAJournalThatIsGoneAtTheEnd(t *testing.T) {
+	config := configFor(scripted.New(t))
+	var log strings.Builder
+	config.Logger = zerolog.New(&log)
+	config.Journal = filepath.Join(t.TempDir(), "journal")
+	d := newDriver(t, config)
+	if err := os.RemoveAll(config.Journal); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	if text := log.String(); !strings.Contains(text, `"level":"warn"`) || !strings.Contains(text, "taken away") {
+		t.Errorf("the log does not tell of it:\n%s", text)
 	}
 }
 

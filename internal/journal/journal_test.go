@@ -115,6 +115,27 @@ func TestALiveDriversSessionsAreNotTouched(t *testing.T) {
 	}
 }
 
+// What cannot be taken over stays where it is, for another driver.
+func TestWhatCannotBeTakenOverStays(t *testing.T) {
+	dir := t.TempDir()
+	j := openIn(t, dir)
+	own := list(t, dir)[0]
+	dead := openIn(t, dir)
+	begin(t, dead, "a")
+	closeIt(t, dead)
+	if err := os.Remove(filepath.Join(dir, own)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := j.Adopt(); err == nil || len(j.Left()) != 0 {
+			t.Errorf("taken over: %v (error %v), want an error", j.Left(), err)
+		}
+	}
+	if ids, err := adopted(t, dir); err != nil || !slices.Equal(ids, []string{"a"}) {
+		t.Errorf("another driver takes over %v (error %v), want a", ids, err)
+	}
+}
+
 // When all is closed nothing stays behind, not even the folder; what others have put
 // there stays.
 func TestNothingStaysBehind(t *testing.T) {
@@ -206,6 +227,7 @@ func TestLeftAreThoseWhoseCloseFailed(t *testing.T) {
 		t.Errorf("they began at %s and %s", got[0].Began, got[1].Began)
 	}
 	j.End(session("a"))
+	j.Leave(session("a")) // too late
 	if got := j.Left(); len(got) != 1 || got[0].ID != "c" {
 		t.Errorf("left: %v, want c", got)
 	}
@@ -237,6 +259,56 @@ func TestAClosedJournalTakesNothing(t *testing.T) {
 	}
 	j.End(session("a"))
 	j.Leave(session("a"))
+}
+
+// What ends is taken out of the file also when nothing begins any more.
+func TestAnEndGetsToDiskByItself(t *testing.T) {
+	dir := t.TempDir()
+	j := openIn(t, dir)
+	begin(t, j, "a")
+	j.End(session("a"))
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if _, ids, err := afterCrash(t, image(t, dir)); err == nil && len(ids) == 0 {
+			return
+		}
+	}
+	t.Error("the session is still in the file")
+}
+
+// Whoever begins while the journal is being closed is told whether the session is noted.
+func TestASessionBeginsWhileTheJournalIsClosed(t *testing.T) {
+	for range 50 {
+		dir := t.TempDir()
+		j := openIn(t, dir)
+		var mu sync.Mutex
+		var noted []string
+		begun := make(chan struct{}, 1)
+		var beginning sync.WaitGroup
+		for driver := range 8 {
+			beginning.Go(func() {
+				for i := 0; ; i++ {
+					id := fmt.Sprintf("%d-%d", driver, i)
+					if err := j.Begin(t.Context(), session(id)); err != nil {
+						return
+					}
+					mu.Lock()
+					noted = append(noted, id)
+					mu.Unlock()
+					select {
+					case begun <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		<-begun
+		closeIt(t, j)
+		beginning.Wait()
+		slices.Sort(noted)
+		if ids, err := adopted(t, dir); err != nil || !slices.Equal(ids, noted) {
+			t.Errorf("the next driver takes over %v (error %v), want %v", ids, err, noted)
+		}
+	}
 }
 
 func TestNoJournalNotesNothing(t *testing.T) {
