@@ -124,10 +124,9 @@ func (e errands) write(t *testing.T) string {
 // alone, whenever that comes.
 func (e errands) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	time.Sleep(rand.N(4 * time.Millisecond)) // so that a run takes longer than its start
-	if capture, ok := strings.CutSuffix(r.URL.Path, "/v1/responses"); ok {
-		var task, rollout, attempt int
-		_, _ = fmt.Sscanf(capture, "/ng-rollout/%d-%d-a%d", &task, &rollout, &attempt) // attempt 0 has no -a
-		if attempt < e.refusals(task) {
+	if strings.HasSuffix(r.URL.Path, "/v1/responses") {
+		task, refused := e.turn(r.URL.Path)
+		if refused {
 			http.Error(w, `"out of memory"`, http.StatusInternalServerError)
 			return
 		}
@@ -146,6 +145,13 @@ func (e errands) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	stub{}.ServeHTTP(w, r)
+}
+
+// turn is the task of an agent's turn, by its path, and whether its attempt fails.
+func (e errands) turn(path string) (task int, refused bool) {
+	var rollout, attempt int
+	_, _ = fmt.Sscanf(path, "/ng-rollout/%d-%d-a%d", &task, &rollout, &attempt) // attempt 0 has no -a
+	return task, attempt < e.refusals(task)
 }
 
 // A trial is a run of the errands that is interrupted and resumed until it is
@@ -262,26 +268,36 @@ func (tr *trial) noneAgain(t *testing.T, before trial) {
 	}
 }
 
-// complete checks the files of a run that is complete: every rollout is there once,
-// with as many failures before it as its servers have for it, and nothing else is.
+// complete checks the files of a run that is complete: all is in them, and no other
+// file is there.
 func (tr *trial) complete(t *testing.T) {
 	t.Helper()
-	files := collect.FilesOf(tr.out)
+	tr.allIn(t, tr.out)
+	tr.noLitter(t)
+}
+
+// allIn checks the files of complete outputs: every rollout is there once, with as many
+// failures before it as its servers have for it, and nothing else is.
+func (tr *trial) allIn(t *testing.T, outputs ...string) {
+	t.Helper()
 	type outcome struct {
 		Results, Failures, Attempt int
 		Masked                     bool
 	}
 	got, want := map[rolloutName]outcome{}, map[rolloutName]outcome{}
-	for _, line := range wholeLines(t, files.Rollouts, false) {
-		o := got[line.name()]
-		o.Results++
-		o.Attempt, o.Masked = line.Attempt, line.Masked
-		got[line.name()] = o
-	}
-	for _, line := range wholeLines(t, files.Failures, false) {
-		o := got[line.name()]
-		o.Failures++
-		got[line.name()] = o
+	for _, output := range outputs {
+		files := collect.FilesOf(output)
+		for _, line := range wholeLines(t, files.Rollouts, false) {
+			o := got[line.name()]
+			o.Results++
+			o.Attempt, o.Masked = line.Attempt, line.Masked
+			got[line.name()] = o
+		}
+		for _, line := range wholeLines(t, files.Failures, false) {
+			o := got[line.name()]
+			o.Failures++
+			got[line.name()] = o
+		}
 	}
 	for task := range tr.tasks {
 		for rollout := range errandRepeats {
@@ -291,7 +307,6 @@ func (tr *trial) complete(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("what is on disk of each rollout (-want +got):\n%s", diff)
 	}
-	tr.noLitter(t)
 }
 
 // noLitter checks that the four files are there and no other.

@@ -13,8 +13,9 @@
 //
 // A reply can be refused, malformed, late, cut off at any point, or held until
 // the test lets it go. Tests wait for what happened instead of sleeping:
-// [Servers.Wait] until a call has come, an action's Do when it has, its Gate
-// until the test says so, [Servers.Idle] until nothing is in flight.
+// [Servers.Wait] until a call has come, an action's Do when it has, its AtDrop when
+// a part of the reply has been sent, its Gate until the test says so, [Servers.Idle]
+// until nothing is in flight.
 //
 // With [Servers.Front] the same faults are put around a server that keeps the
 // contract: its handler does the work and its true reply is what gets lost.

@@ -59,6 +59,9 @@ type Action struct {
 	// Do is called when the request has been read, before anything else is
 	// done about it. Calls run at the same time, so it may as well.
 	Do func(Call) `json:"-"`
+	// AtDrop is called at the point of the Drop: what comes before it has been done
+	// and sent, and the connection ends when AtDrop has returned. Nil: it ends at once.
+	AtDrop func() `json:"-"`
 }
 
 // answersItself reports whether the action brings a reply of its own, as opposed

@@ -171,7 +171,8 @@ func TestEachDropIsSeenByTheCaller(t *testing.T) {
 	} {
 		t.Run(string(test.drop), func(t *testing.T) {
 			servers := scripted.New(t)
-			servers.Play(scripted.Script{scripted.Seed: {{Drop: test.drop}, {Default: true}}})
+			var atDrop atomic.Int64
+			servers.Play(scripted.Script{scripted.Seed: {{Drop: test.drop, AtDrop: func() { atDrop.Add(1) }}, {Default: true}}})
 			client := newClient(t)
 			got, err := post(within(t), client, servers.ResourcesURL+"/seed_session", request)
 			if !test.check(got, err) {
@@ -179,6 +180,9 @@ func TestEachDropIsSeenByTheCaller(t *testing.T) {
 			}
 			if err := servers.Idle(within(t), 0); err != nil {
 				t.Fatal(err)
+			}
+			if atDrop.Load() != 1 {
+				t.Errorf("AtDrop was called %d times", atDrop.Load())
 			}
 			call := servers.Calls()[0]
 			if call.Reply != "drop:"+string(test.drop) || string(call.Body) != test.wantBody {

@@ -37,7 +37,7 @@ func (s *Servers) serve(w http.ResponseWriter, r *http.Request, server string) {
 func (s *Servers) answer(w http.ResponseWriter, r *http.Request, e *entry, action Action) outcome {
 	if action.Drop == BeforeRead {
 		s.hasRead(e, nil)
-		reset(w)
+		reset(w, action.AtDrop)
 		return dropped(BeforeRead)
 	}
 	body, err := io.ReadAll(r.Body)
@@ -51,7 +51,7 @@ func (s *Servers) answer(w http.ResponseWriter, r *http.Request, e *entry, actio
 	out := s.replyTo(call, action, r)
 	s.willAnswer(e, out.body)
 	if !action.hold(r.Context()) {
-		hangUp(w, nil)
+		hangUp(w, nil, nil)
 		return unsent(r.Context())
 	}
 	return action.send(w, r, out)
@@ -93,13 +93,13 @@ func (a Action) send(w http.ResponseWriter, r *http.Request, out reply) outcome 
 	case "":
 		return a.sendWhole(w, r, out)
 	case Garbage:
-		hangUp(w, []byte("this is not http\r\n\r\n"))
+		hangUp(w, []byte("this is not http\r\n\r\n"), a.AtDrop)
 	case MidHeaders:
-		hangUp(w, []byte("HTTP/1.1 200 OK\r\nContent-Ty"))
+		hangUp(w, []byte("HTTP/1.1 200 OK\r\nContent-Ty"), a.AtDrop)
 	case MidBody:
-		hangUp(w, out.firstHalf())
+		hangUp(w, out.firstHalf(), a.AtDrop)
 	default:
-		hangUp(w, nil)
+		hangUp(w, nil, a.AtDrop)
 	}
 	return dropped(a.Drop)
 }
@@ -137,24 +137,31 @@ func (out reply) firstHalf() []byte {
 	return b.Bytes()
 }
 
-// hangUp sends what is given in place of a reply and closes the connection.
-func hangUp(w http.ResponseWriter, text []byte) {
+// hangUp sends what is given in place of a reply, calls what is to be called at the
+// drop, if anything, and closes the connection.
+func hangUp(w http.ResponseWriter, text []byte, atDrop func()) {
 	connection, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return // it has ended already
 	}
 	defer func() { _ = connection.Close() }()
 	_, _ = connection.Write(text)
+	if atDrop != nil {
+		atDrop()
+	}
 }
 
 // reset closes the connection in the way that the caller sees as a reset, even
 // when it has sent nothing more than its headers.
-func reset(w http.ResponseWriter) {
+func reset(w http.ResponseWriter, atDrop func()) {
 	connection, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
 	defer func() { _ = connection.Close() }()
+	if atDrop != nil {
+		atDrop()
+	}
 	if tcp, ok := connection.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // the close then sends a reset instead of an end
 	}
