@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"example.com/turn/agentclient"
@@ -47,6 +48,9 @@ func (d *Driver) CloseLeft(ctx context.Context) (open int) {
 		at := place{Server(s.Server), s.URL}
 		left[at] = append(left[at], s)
 	}
+	for at, sessions := range left {
+		d.logPlace(at).Info().Int("sessions", len(sessions)).Msg("closing sessions that were left open")
+	}
 	for _, server := range []Server{AgentServer, ResourcesServer} { // as within an episode
 		var closing sync.WaitGroup
 		for at, sessions := range left {
@@ -85,6 +89,9 @@ func (d *Driver) closeLeftAt(ctx context.Context, at place, sessions []journal.S
 	}
 	_ = group.Wait() // errs has it
 	d.tellOfLeft(at, sessions, errs)
+	if ctx.Err() == nil { // all that could be tried was
+		d.giveUpOld(at, sessions, errs)
+	}
 }
 
 // withoutPanic makes an error of a bug in a close, which is logged.
@@ -148,33 +155,62 @@ func (d *Driver) agentCloserAt(url string) func(context.Context, journal.Session
 	}
 }
 
-// tellOfLeft tells what became of the sessions that were left at one place, and gives up
-// those that have been tried for long enough.
+// tellOfLeft tells what became of the sessions that were left at one place.
 func (d *Driver) tellOfLeft(at place, sessions []journal.Session, errs []error) {
-	log := d.config.Logger.With().Str("server", string(at.server)).Str("url", at.url).Logger()
-	var closed, open int
-	var reason, example string
-	for i, s := range sessions {
-		err := errs[i]
+	log := d.logPlace(at)
+	open := 0
+	var first error
+	for _, err := range errs {
 		if err == nil {
-			closed++
-			continue
-		}
-		if time.Since(s.Began) > triedFor {
-			log.Error().Str("session_id", s.ID).Str("reason", err.Error()).Msg("a session could not be closed for a week; it is given up")
-			d.journal.End(s)
 			continue
 		}
 		open++
-		if reason == "" || reason == errNotTried.Error() {
-			reason, example = err.Error(), s.ID
+		if first == nil || first == errNotTried {
+			first = err
 		}
 	}
-	if closed > 0 {
+	if closed := len(errs) - open; closed > 0 {
 		log.Info().Int("sessions", closed).Msg("closed sessions that had been left open")
 	}
 	if open > 0 {
-		log.Warn().Int("sessions", open).Str("session_id", example).Str("reason", reason).
+		log.Warn().Int("sessions", open).Strs("session_ids", ids(sessions, errs)).Str("reason", first.Error()).
 			Str("journal", d.config.Journal).Msg("sessions are still open; they stay in the journal, to be closed another time")
 	}
+}
+
+// giveUpOld gives up the sessions that were tried for long enough.
+func (d *Driver) giveUpOld(at place, sessions []journal.Session, errs []error) {
+	old := 0
+	for old < len(sessions) && time.Since(sessions[old].Began) > triedFor { // the oldest come first
+		old++
+	}
+	given := ids(sessions[:old], errs)
+	if len(given) == 0 {
+		return
+	}
+	for i, s := range sessions[:old] {
+		if errs[i] != nil {
+			d.journal.End(s)
+		}
+	}
+	d.logPlace(at).Error().Strs("session_ids", given).
+		Msg("sessions could not be closed for a week; they are given up")
+}
+
+func (d *Driver) logPlace(at place) *zerolog.Logger {
+	log := d.config.Logger.With().Str("server", string(at.server)).Str("url", at.url).Logger()
+	return &log
+}
+
+// maxIDs is how many ids a log line has.
+const maxIDs = 10
+
+// ids are those of the sessions that could not be closed, or of the first of them.
+func ids(sessions []journal.Session, errs []error) (some []string) {
+	for i, s := range sessions {
+		if errs[i] != nil && len(some) < maxIDs {
+			some = append(some, s.ID)
+		}
+	}
+	return some
 }

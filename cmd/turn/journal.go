@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/turn/episode"
+	"example.com/turn/failures"
 )
 
 // noJournal, as the folder of a journal, is none.
@@ -20,32 +21,62 @@ const (
 	lastCloses = 10 * time.Second
 )
 
-// keepClosingLeft closes the sessions that drivers have left open which died, before it
-// returns, and from then on now and then. stop ends that, with a last look.
-func keepClosingLeft(ctx context.Context, driver *episode.Driver) (stop func()) {
+// A leftCloser closes the sessions that drivers have left open which died: at once, and
+// from then on now and then.
+type leftCloser struct {
+	driver *episode.Driver
+	// looked is closed when the first look is over: only then is other work to begin.
+	looked chan struct{}
+	end    context.CancelFunc
+	looks  sync.WaitGroup
+}
+
+// closeLeft begins to close what was left, until ctx ends or stop is called.
+func closeLeft(ctx context.Context, driver *episode.Driver) *leftCloser {
+	c := &leftCloser{driver: driver, looked: make(chan struct{})}
+	ctx, c.end = context.WithCancel(ctx)
 	if driver.Config().Journal == "" {
-		return func() {}
+		close(c.looked)
+		return c
 	}
-	open := driver.CloseLeft(ctx)
-	looking, end := context.WithCancel(context.WithoutCancel(ctx))
-	var looks sync.WaitGroup
-	looks.Go(func() {
-		for wait := closeLeftEvery; ; wait = nextLook(wait, open) {
-			select {
-			case <-time.After(wait):
-				open = driver.CloseLeft(looking)
-			case <-looking.Done():
-				return
-			}
+	c.looks.Go(func() {
+		open := c.first(ctx)
+		for wait := closeLeftEvery; c.pause(ctx, wait); wait = nextLook(wait, open) {
+			open = driver.CloseLeft(ctx)
 		}
 	})
-	return func() {
-		end()
-		looks.Wait()
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastCloses)
-		defer cancel()
-		driver.CloseLeft(last)
+	return c
+}
+
+// first is the look for which all else waits: as long as one close may take, and no
+// longer.
+func (c *leftCloser) first(ctx context.Context) (open int) {
+	defer close(c.looked)
+	limit := c.driver.Config().CleanupTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, &failures.Limit{Name: "time for closing what was left", After: limit})
+	defer cancel()
+	return c.driver.CloseLeft(ctx)
+}
+
+// pause waits, and reports false when there is no further look.
+func (c *leftCloser) pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
+}
+
+// stop ends the looks, with a last one.
+func (c *leftCloser) stop() {
+	c.end()
+	c.looks.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), lastCloses)
+	defer cancel()
+	c.driver.CloseLeft(ctx)
 }
 
 // nextLook is the wait after another, when so many sessions could not be closed.

@@ -96,7 +96,9 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	ctx, cancel := c.untilGrace(ctx, signalled, w.logger)
 	defer cancel()
 	if target.limits != nil {
-		defer keepClosingLeft(signalled, target.limits)()
+		left := closeLeft(signalled, target.limits)
+		defer left.stop()
+		<-left.looked
 	}
 
 	config := c.config(plan, target, w.logger)

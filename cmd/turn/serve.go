@@ -85,7 +85,8 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	c.logStart(logger, listener.Addr(), door, driver, policy)
-	defer keepClosingLeft(ctx, driver)()
+	left := closeLeft(ctx, driver)
+	defer left.stop()
 	err = envserver.New(envserver.Config{
 		Driver: driver,
 		Token:  door.token,
@@ -97,6 +98,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 			Servers: []string{c.Name, c.ResourcesName, c.AgentName},
 			Agent:   c.AgentName,
 		},
+		Ready:   left.looked,
 		Grace:   c.Grace,
 		Metrics: metrics,
 		Logger:  logger,

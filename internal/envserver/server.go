@@ -45,6 +45,9 @@ type Config struct {
 	// Token is what callers have to show (Authorization: Bearer), save those that ask
 	// whether the server is alive or ready. It is secret. "": anyone may call.
 	Token protocol.Token
+	// Ready is closed when episodes may begin: until then requests to /run wait, and
+	// readiness is off. Nil: at once.
+	Ready <-chan struct{}
 	// Grace is how long episodes under way may go on when the server drains. 0:
 	// not at all.
 	Grace  time.Duration
@@ -70,6 +73,11 @@ type Server struct {
 func New(config Config) *Server {
 	if config.Metrics == nil {
 		config.Metrics = telemetry.New()
+	}
+	if config.Ready == nil {
+		at := make(chan struct{})
+		close(at)
+		config.Ready = at
 	}
 	s := &Server{config: config}
 	s.episodes, s.giveUp = context.WithCancelCause(context.Background())
@@ -211,6 +219,12 @@ func (s *Server) parse(body []byte) (r *episode.Request, row bool, err error) {
 // when the caller has gone. A panic of what stands around the driver is the
 // episode's failure, as one within it is.
 func (s *Server) drive(caller context.Context, r *episode.Request) (reply episode.Reply, answer bool) {
+	select {
+	case <-s.config.Ready:
+	case <-s.config.Driver.Draining():
+	case <-caller.Done():
+		return reply, false
+	}
 	if !s.begin() {
 		reply := episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
 		reply.Failure = failures.New(failures.StageAdmission, failures.Shutdown, "the environment server is shutting down")
@@ -273,7 +287,12 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 		writeStatus(w, http.StatusServiceUnavailable, "draining")
 		return
 	}
-	writeStatus(w, http.StatusOK, "ok")
+	select {
+	case <-s.config.Ready:
+		writeStatus(w, http.StatusOK, "ok")
+	default:
+		writeStatus(w, http.StatusServiceUnavailable, "starting")
+	}
 }
 
 // readBody reads a JSON request. What is not sent as application/json is refused:

@@ -237,8 +237,10 @@ func (f *file) unusable(err error) error {
 		return fmt.Errorf("%s: %w", f.path, err)
 	}
 	aside := f.path + damagedSuffix
-	if err := os.Rename(f.path, aside); err != nil {
-		return err
+	if renamed := os.Rename(f.path, aside); errors.Is(renamed, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", f.path, errGone) // another driver has set it aside
+	} else if renamed != nil {
+		return errors.Join(err, renamed)
 	}
 	return fmt.Errorf("%w; it is set aside as %s: the sessions in it end when their servers end them", err, filepath.Base(aside))
 }

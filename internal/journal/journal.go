@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -60,7 +61,12 @@ func Open(config Config) (*Journal, error) {
 	if config.Clock == nil {
 		config.Clock = time.Now
 	}
-	file, err := create(config.Dir)
+	dir, err := filepath.Abs(config.Dir) // for as long as the process lives, wherever it goes
+	if err != nil {
+		return nil, fmt.Errorf("the journal %s: %w", config.Dir, err)
+	}
+	config.Dir = dir
+	file, err := create(dir)
 	if err != nil {
 		return nil, fmt.Errorf("the journal %s: %w", config.Dir, err)
 	}
@@ -87,7 +93,7 @@ func (j *Journal) Begin(ctx context.Context, s Session) error {
 	s.Began = j.config.Clock()
 	g, err := j.add(s)
 	if err != nil {
-		return err
+		return j.named(err)
 	}
 	select {
 	case <-g.written:
@@ -153,6 +159,9 @@ func (j *Journal) Adopt() error {
 	paths, err := others(j.config.Dir)
 	errs := []error{err}
 	for _, path := range paths {
+		if path == j.file.path { // on some file systems its lock would not keep us out
+			continue
+		}
 		dead, err := openDead(path)
 		if dead != nil {
 			err = j.adopt(dead)
