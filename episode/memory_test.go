@@ -62,6 +62,7 @@ func TestTheMemoryOfHostileRepliesIsBounded(t *testing.T) {
 		{"announced and not sent", says(ok + "Content-Length: 900000000\r\n\r\n{"), 0, 24, "ended within the reply"},
 		{"a refusal without an end", endless(breaks+"\r\n", "no "), mebibyte, 8, "no no no"},
 		{"a refusal without an end, by default", endless(breaks+"\r\n", "no "), 0, 40, "no no no"},
+		{"a refusal in JSON without an end", endless(breaks+"Content-Type: application/json\r\n\r\n{\"echo\":\"", "no "), 16 * mebibyte, 80, "500"},
 		{"a refusal of many faults, by default", endless(breaks+"\r\n{\"detail\":[1", ",1"), 0, 40, "500"},
 		{"a refusal of a page, by default", endless(breaks+"Content-Type: text/html\r\n\r\n<p>no", " a"), 0, 40, "no a a"},
 		{"a refusal of just so many faults, by default", says(withLength(breaks, `{"detail":["no"`+strings.Repeat(`,"a"`, mebibyte/2)+`]}`)), 0, 40, "no; a"},
@@ -115,10 +116,10 @@ func beAttacked(arguments string) int {
 	words := strings.Fields(arguments)
 	limit, _ := strconv.ParseInt(words[1], 10, 64)
 	episodes, _ := strconv.Atoi(words[2])
-	never := retry.Resend{Max: -1}
+	seldom := retry.Resend{Pause: time.Millisecond} // for connections that were kept and are no more
 	d, err := episode.NewDriver(episode.Config{
-		Resources: resourcesclient.Config{URL: words[0], Resend: never, MaxReplyBytes: limit},
-		Agent:     agentclient.Config{URL: words[0], Resend: never, MaxReplyBytes: limit},
+		Resources: resourcesclient.Config{URL: words[0], Resend: seldom, MaxReplyBytes: limit},
+		Agent:     agentclient.Config{URL: words[0], Resend: seldom, MaxReplyBytes: limit},
 	})
 	if err != nil {
 		panic(err)

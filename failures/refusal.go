@@ -82,8 +82,12 @@ func (r *Refusal) readText(text string, wrappings int) {
 		r.read("", inner, wrappings-1)
 		return
 	}
-	r.Words = text
+	r.Words = text[:min(len(text), maxWords)]
 }
+
+// maxWords is how many bytes of a server's words are kept, which is more than a reason
+// has.
+const maxWords = 64 << 10
 
 // wordsOfObject is the first usable text in the order of section 4.
 func wordsOfObject(object rawjson.Object) string {
@@ -254,9 +258,6 @@ func isHTML(contentType string, body []byte) bool {
 
 var tag = regexp.MustCompile(`^<[A-Za-z!]`)
 
-// maxPage is how many bytes of a page's text are read, which is more than a reason has.
-const maxPage = 64 << 10
-
 // part ends a piece of a page's text.
 func part(of *strings.Builder) {
 	if of.Len() > 0 && !strings.HasSuffix(of.String(), " ") {
@@ -266,9 +267,9 @@ func part(of *strings.Builder) {
 
 // read adds to a page's text.
 func read(into *strings.Builder, text []byte) {
-	if into.Len() < maxPage {
+	if into.Len() < maxWords {
 		text = bytes.TrimSpace(text)
-		into.Write(text[:min(len(text), maxPage)])
+		into.Write(text[:min(len(text), maxWords)])
 	}
 }
 

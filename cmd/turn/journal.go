@@ -40,9 +40,9 @@ func closeLeft(ctx context.Context, driver *episode.Driver) *leftCloser {
 		return c
 	}
 	c.looks.Go(func() {
-		open := c.first(ctx)
-		for wait := closeLeftEvery; c.pause(ctx, wait); wait = nextLook(wait, open) {
-			open = driver.CloseLeft(ctx)
+		c.first(ctx)
+		for wait := closeLeftEvery; c.pause(ctx, wait); {
+			wait = nextLook(wait, driver.CloseLeft(ctx))
 		}
 	})
 	return c
@@ -50,12 +50,12 @@ func closeLeft(ctx context.Context, driver *episode.Driver) *leftCloser {
 
 // first is the look for which all else waits: as long as one close may take, and no
 // longer.
-func (c *leftCloser) first(ctx context.Context) (open int) {
+func (c *leftCloser) first(ctx context.Context) {
 	defer close(c.looked)
 	limit := c.driver.Config().CleanupTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, &failures.Limit{Name: "time for closing what was left", After: limit})
 	defer cancel()
-	return c.driver.CloseLeft(ctx)
+	c.driver.CloseLeft(ctx)
 }
 
 // pause waits, and reports false when there is no further look.

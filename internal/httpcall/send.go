@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"mime"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -23,9 +24,12 @@ import (
 // maxRedirects is how many redirects one call follows (section 4).
 const maxRedirects = 3
 
-// maxRefusalBytes bounds what is read of a refusal. Its words are few, but may stand
-// behind an echo of the whole request. (To find them takes several times the memory.)
-const maxRefusalBytes = 4 << 20
+// What is read of a refusal. Its words are few, but in JSON they may stand behind an
+// echo of the whole request. (To find them takes several times the memory.)
+const (
+	maxRefusalBytes     = 4 << 20
+	maxJSONRefusalBytes = 64 << 20
+)
 
 // sending is one call under way. It is the http.RoundTripper of that call alone,
 // so that what happens on each try is seen here, and so that the pool's
@@ -232,7 +236,8 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 	case asItCame:
 		s.last.body, err = ReadAll(body, response.ContentLength, s.client.config.MaxReplyBytes)
 	case !s.last.success():
-		s.last.body, err = io.ReadAll(io.LimitReader(body, min(maxRefusalBytes, s.client.config.MaxReplyBytes)))
+		enough := io.LimitReader(body, min(refusalBytes(response.Header), s.client.config.MaxReplyBytes))
+		s.last.body, err = ReadAll(enough, response.ContentLength, math.MaxInt64)
 		if encoded {
 			s.last.body = nil // no words that a person could read
 		}
@@ -251,6 +256,13 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 	}
 	response.Body = http.NoBody
 	return response, nil
+}
+
+func refusalBytes(header http.Header) int64 {
+	if media, _, _ := mime.ParseMediaType(header.Get("Content-Type")); media == "application/json" {
+		return maxJSONRefusalBytes
+	}
+	return maxRefusalBytes
 }
 
 // notAnswered is the failure of a reply that is none: net/http passes over those
