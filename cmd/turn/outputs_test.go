@@ -298,18 +298,26 @@ func TestExitStatusesOfARun(t *testing.T) {
 	}
 }
 
-// A run that has few descriptors does what it can with them, and has some left in the
-// end for the metrics.
+// A run that has few descriptors does what it can with them, says what it lacks, closes
+// what it opened, and has some left in the end for the metrics.
 func TestARunOfFewDescriptors(t *testing.T) {
 	servers := scripted.New(t)
 	out := filepath.Join(t.TempDir(), "r.jsonl")
-	args := append([]string{"run", flatRows(t, 80), "-o", out, "--concurrency", "80", "--max-attempts", "20", "--retry-backoff", "10ms"}, against(servers)...)
+	const rows = 200
+	args := append([]string{"run", flatRows(t, rows), "-o", out, "--concurrency", "200", "--max-attempts", "50", "--retry-backoff", "10ms"}, against(servers)...)
 	p := startProgram(t, exec.Command("sh", append([]string{"-c", `ulimit -n 64; exec "$0" "$@"`, os.Args[0]}, args...)...))
-	if status := p.awaitExit(t); status.ExitStatus() != 0 {
-		t.Errorf("ended with %v, want 0", status)
-	}
-	if _, err := os.Stat(collect.FilesOf(out).Aggregate); err != nil {
+	p.wantExit(t, 0, "ulimit -n")
+	files := collect.FilesOf(out)
+	if _, err := os.Stat(files.Aggregate); err != nil {
 		t.Error(err)
+	}
+	if got := len(linesOf(t, out)); got != rows {
+		t.Errorf("%d results, want %d", got, rows)
+	}
+	for _, line := range linesOf(t, files.Failures) { // there may be none: calls are sent again
+		if reason, _ := line["failure_reason"].(string); line["failure_kind"] != "transport_local_resource" || !strings.Contains(reason, "ulimit -n") {
+			t.Errorf("a failure that does not say what is lacking: %v", line)
+		}
 	}
 	allClosed(t, servers)
 }
