@@ -511,3 +511,30 @@ func TestAPatientCallWaitsForDescriptors(t *testing.T) {
 		})
 	}
 }
+
+// What a patient call waits for takes nothing from how often it may be sent, and adds
+// nothing: four times in all.
+func TestWaitingForDescriptorsAddsNoSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls log
+		transport := servePipes(t, func(w http.ResponseWriter, _ *http.Request) {
+			calls.add()
+			w.Header().Set("Connection", "close")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}, func(n int) error {
+			if n%2 == 0 {
+				return dialError(syscall.EMFILE)
+			}
+			return nil
+		})
+		client := newClient(t, httpcall.Config{URL: "http://weather.internal", Transport: transport})
+		call := verifyCall(retry.Release)
+		call.Patient = true
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		_, err := client.Post(ctx, call)
+		if f := wantFailure(t, err); f.Status != http.StatusServiceUnavailable || calls.len() != 4 {
+			t.Errorf("sent %d times, and then %v, want 4 times and the refusal", calls.len(), f)
+		}
+	})
+}

@@ -295,7 +295,7 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 		return false, nil
 	}
 	if s.call.Patient && err != nil && failures.TransportKind(err, s.reached) == failures.TransportLocalResource {
-		s.sends = 0 // it was none
+		s.sends-- // it was none
 	}
 	sent := retry.Send{Sends: s.sends, Written: s.written}
 	if err == nil {
