@@ -54,18 +54,25 @@ type Call struct {
 	Secrets *Secrets // masked in the reason; nil when there are none
 }
 
+// reason is a text about the call without its secrets, cut to length.
+func (c Call) reason(format string, args ...any) string {
+	return hide(fmt.Sprintf(format, args...), c.Secrets)
+}
+
 // maxMasked is how many bytes of a text are looked through for secrets, which is more
 // than a reason has.
 const maxMasked = 16 << 10
 
-// reason is a text about the call without its secrets, cut to length. Masking
-// comes first: a secret cut in two would no longer be found.
-func (c Call) reason(format string, args ...any) string {
-	text := fmt.Sprintf(format, args...)
+// hide makes a text without secrets a reason. Masking comes first: a secret cut in two
+// would no longer be found. A text that ends in "…" has been cut before.
+func hide(text string, secrets *Secrets) string {
 	if len(text) > maxMasked {
-		return cut(c.Secrets.mask(text[:maxMasked], true) + "…")
+		text = text[:maxMasked] + "…"
 	}
-	return cut(c.Secrets.Mask(text))
+	if rest, wasCut := strings.CutSuffix(text, "…"); wasCut {
+		return cut(secrets.mask(rest, true) + "…")
+	}
+	return cut(secrets.Mask(text))
 }
 
 // Refused is the failure of a call that was answered with a status other than
@@ -86,10 +93,13 @@ func Refused(call Call, status int, header http.Header, body []byte, now time.Ti
 	return f
 }
 
-// Hide masks secrets in a failure that a server has made up itself. Bodies that it
-// passes on are left as they came.
+// Hide masks secrets in a failure that a server has made up itself, and cuts its texts
+// to length. Bodies that it passes on are left as they came.
 func (f *Failure) Hide(secrets *Secrets) {
-	f.Reason, f.CleanupError = secrets.Mask(f.Reason), secrets.Mask(f.CleanupError)
+	f.Reason = hide(f.Reason, secrets)
+	if f.CleanupError != "" {
+		f.CleanupError = hide(f.CleanupError, secrets)
+	}
 	f.Kind = f.Kind.without(secrets)
 }
 

@@ -285,6 +285,22 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// A server has cut its reason to length, or reading it has: no part of a secret that was
+// cut in two is left at its end. Its other words may be of any length.
+func TestHideMasksWhatIsCutInTwo(t *testing.T) {
+	var secrets failures.Secrets
+	secrets.Add("0123456789")
+	got := failures.New(failures.StageAgent, "", strings.Repeat("x", failures.MaxReason-5)+"0123456789")
+	got.CleanupError = strings.Repeat("0123456789 ", 1<<20)
+	got.Hide(&secrets)
+	if want := strings.Repeat("x", failures.MaxReason-5) + "…"; got.Reason != want {
+		t.Errorf("the reason ends with %q", strings.TrimLeft(got.Reason, "x"))
+	}
+	if n := utf8.RuneCountInString(got.CleanupError); n > failures.MaxReason || strings.Contains(got.CleanupError, "0") {
+		t.Errorf("the error of the close has %d characters: %.100q…", n, got.CleanupError)
+	}
+}
+
 func FuzzRefused(f *testing.F) {
 	for _, body := range []string{
 		"", `{"detail":"no session 0123456"}`, strings.Repeat("0123456", 400), strings.Repeat("é", 3000), "\xff0123456\xff", "<p>01234</p>56", `"Tromsø"`,
