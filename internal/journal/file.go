@@ -39,7 +39,7 @@ type file struct {
 // the folder, for it is empty, and the file, before it is locked.
 func create(dir string) (f *file, err error) {
 	for range tries {
-		if f, err = createIn(dir); !isTaken(err) && !errors.Is(err, fs.ErrExist) {
+		if f, err = createIn(dir); !isTaken(err) {
 			break
 		}
 	}
@@ -67,10 +67,10 @@ func createIn(dir string) (*file, error) {
 // tries bounds how often a file is made that others take away.
 const tries = 10
 
-// isTaken reports whether a file could not be opened because another driver has it, or
-// has taken it away.
+// isTaken reports whether a file could not be opened, or its folder made, because another
+// driver has it, or has taken it away.
 func isTaken(err error) bool {
-	return errors.Is(err, filelock.ErrOwned) || errors.Is(err, errGone) || errors.Is(err, fs.ErrNotExist)
+	return errors.Is(err, filelock.ErrOwned) || errors.Is(err, errGone) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist)
 }
 
 // newName is a name that no other driver's file has, and that tells a person whose it
