@@ -408,8 +408,8 @@ func TestTheFileStaysSmall(t *testing.T) {
 
 const killedVariable = "TURN_TEST_BE_KILLED"
 
-// beKilled begins and ends sessions, many at once, until it is killed, and says what it
-// did when it had done it: "+id" and "-id".
+// beKilled begins and ends sessions, many at once, until it is killed. It says "+id" when
+// one has begun, and "-id" before it ends: from then on it may be there or not.
 func beKilled(dir string) error {
 	j, err := journal.Open(journal.Config{Dir: dir})
 	if err != nil {
@@ -424,8 +424,8 @@ func beKilled(dir string) error {
 				}
 				fmt.Println("+" + s.ID)
 				if i%4 != 0 {
-					j.End(s)
 					fmt.Println("-" + s.ID)
+					j.End(s)
 				}
 			}
 		}()
