@@ -14,6 +14,10 @@ type Kind string
 // The kinds, in the order of a call. To drop a connection is to end it in good
 // order (a FIN: the caller reads an end of file), to reset it to break it off (an
 // RST: "connection reset by peer").
+//
+// After garble_reply the connection carries other calls if only a body with a
+// Content-Length was garbled. Otherwise the caller may be unable to find the end of the
+// reply: it is dropped there, and a "Connection: close" says so.
 const (
 	// The request: its body is left unread, or read and not forwarded.
 	DropBeforeRead     Kind = "drop_before_read"
@@ -36,12 +40,8 @@ const (
 	DropInReply      Kind = "drop_in_reply"      // after Offset bytes
 	ResetInReply     Kind = "reset_in_reply"     // after Offset bytes
 	ShortenReply     Kind = "shorten_reply"      // Offset bytes of the body and a proper end: the caller cannot tell
-	GarbleReply      Kind = "garble_reply"       // from Offset on all bits of up to 8 bytes are turned; see below
+	GarbleReply      Kind = "garble_reply"       // from Offset on all bits of up to 8 bytes are turned; see above
 )
-
-// After garble_reply the connection carries other calls if only a body with a
-// Content-Length was garbled. Otherwise the caller may be unable to find the end of the
-// reply: it is dropped there, and a "Connection: close" says so.
 
 // Kinds returns every kind there is.
 func Kinds() []Kind {
