@@ -2,6 +2,7 @@ package rawjson
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 )
 
@@ -71,7 +72,7 @@ func (s *scanner) object() (Object, error) {
 		if at, seen := index.find(object, member.Name); seen {
 			object[at].Value = member.Value
 		} else if len(object) == MaxNames {
-			return nil, s.fail("an object of more than 1000000 names")
+			return nil, s.fail(fmt.Sprintf("an object of more than %d names", MaxNames))
 		} else {
 			object = append(object, member)
 		}
