@@ -18,7 +18,7 @@ import (
 
 // A Report is what came of a soak.
 type Report struct {
-	Took       time.Duration // of all but its beginning, in which everything grows to its size
+	Took       time.Duration // of all episodes
 	Episodes   int64
 	Results    int64 // with a reward that counts
 	Masked     int64

@@ -63,9 +63,9 @@ func Run(ctx context.Context, config Config) (*Report, error) {
 	if err := s.open(); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	s.episodes(ctx, config.For/20) // after which everything is as large as it has to be
 	s.report.Start = takeStock()
-	began := time.Now()
 	s.episodes(ctx, config.For-config.For/20)
 	s.report.Took = time.Since(began)
 	if err := s.settle(); err != nil {
@@ -84,7 +84,13 @@ func newSoak(config Config) (*soak, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &soak{config: config, tasks: bytes.Split(bytes.TrimSpace(dataset), []byte("\n")), report: newReport()}, nil
+	s := &soak{config: config, tasks: bytes.Split(bytes.TrimSpace(dataset), []byte("\n")), report: newReport()}
+	for n := range s.tasks {
+		if _, err := s.request(n); err != nil {
+			return nil, fmt.Errorf("%s: task %d: %w", config.Dataset, n, err)
+		}
+	}
+	return s, nil
 }
 
 func (s *soak) open() (err error) {
@@ -148,10 +154,9 @@ func (s *soak) episodes(ctx context.Context, long time.Duration) {
 
 // episode runs the n-th episode.
 func (s *soak) episode(n int) {
-	body := fmt.Appendf(nil, `{"episode_id":{"rollout_id":"soak-%d"},"task":%s}`, n, s.tasks[n%len(s.tasks)])
-	request, err := episode.ParseRequest(body)
+	request, err := s.request(n)
 	if err != nil {
-		panic(err) // the dataset is in the form that is asked for
+		panic(err) // newSoak has looked at all tasks
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -166,6 +171,10 @@ func (s *soak) episode(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.count(request, reply)
+}
+
+func (s *soak) request(n int) (*episode.Request, error) {
+	return episode.ParseRequest(fmt.Appendf(nil, `{"episode_id":{"rollout_id":"soak-%d"},"task":%s}`, n, s.tasks[n%len(s.tasks)]))
 }
 
 // settle ends the faults, and closes what they have kept from being closed.

@@ -89,3 +89,12 @@ func TestAnEpisodeWithoutAnAnswerIsCounted(t *testing.T) {
 		t.Errorf("%d of %d episodes without an answer, want 2 of 2", r.Unanswered, r.Episodes)
 	}
 }
+
+// A dataset that is none is an error, and no panic among the episodes.
+func TestADatasetThatIsNone(t *testing.T) {
+	config := small()
+	config.Dataset = "soak.go"
+	if _, err := Run(t.Context(), config); err == nil || !strings.Contains(err.Error(), "soak.go: task 0") {
+		t.Errorf("got %v, want an error that names the file and the task", err)
+	}
+}
