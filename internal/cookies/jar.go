@@ -19,7 +19,7 @@ type Jar struct {
 	secrets *failures.Secrets
 	cookies []cookie       // in the order of their first appearance
 	live    int            // how many of them are not gone
-	taken   int            // bytes of names and values, those that are gone or replaced included
+	taken   int            // bytes of names and values, those that are gone or replaced included: see MaxBytes
 	index   map[string]int // of those by name; nil while there are few
 }
 
@@ -33,7 +33,8 @@ type cookie struct {
 const fewCookies = 16
 
 // MaxBytes is how many bytes of names and values one jar takes over from replies in
-// all its time. No server reads that much in a Cookie header.
+// all its time, save those that it has replaced and that are no secrets. No server reads
+// that much in a Cookie header.
 const MaxBytes = 1 << 20
 
 // ErrTooMuch is the error of cookies that [MaxBytes] has no room for.
@@ -89,22 +90,23 @@ func (j *Jar) MergeReply(header http.Header, now time.Time) (err error) {
 			j.remove(name)
 			continue
 		}
-		if j.has(name, value) {
-			continue
+		size := len(name) + len(value)
+		if at := j.find(name); at >= 0 {
+			if j.cookies[at].wire == value {
+				continue
+			}
+			if j.secrets == nil { // what it replaces is kept nowhere
+				size -= len(name) + len(j.cookies[at].wire)
+			}
 		}
-		if j.taken += len(name) + len(value); j.taken > MaxBytes {
-			j.taken -= len(name) + len(value)
+		if j.taken+size > MaxBytes {
 			err = ErrTooMuch
 			continue
 		}
+		j.taken += size
 		j.set(name, value)
 	}
 	return err
-}
-
-func (j *Jar) has(name, wire string) bool {
-	at := j.find(name)
-	return at >= 0 && j.cookies[at].wire == wire
 }
 
 // Parse reads cookies from JSON: an object of strings whose names a Cookie header

@@ -453,11 +453,28 @@ func TestAJarIsBounded(t *testing.T) {
 			t.Errorf("%s: a Cookie header of %d bytes", name, len(jar.Header()))
 		}
 	}
-	jar := cookies.NewJar(nil)
+	jar := cookies.NewJar(&failures.Secrets{})
 	for range 100 {
 		if err := jar.MergeReply(http.Header{"Set-Cookie": {"same=" + strings.Repeat("x", piece)}}, now); err != nil {
 			t.Fatalf("the same cookie again: %v", err)
 		}
+	}
+}
+
+// An agent may use tools for hours whose server signs its cookie anew with each reply:
+// its jar, whose values are no secrets, keeps only the last one.
+func TestACookieMayBeRenewedWithoutAnEnd(t *testing.T) {
+	jar := cookies.NewJar(nil)
+	jar.MergePlain([]protocol.Pair{{Name: "session", Value: "seed"}})
+	long := strings.Repeat("x", 4000)
+	for i := range 2 * cookies.MaxBytes / len(long) {
+		want := fmt.Sprintf("session=%d%s", i, long)
+		if err := jar.MergeReply(http.Header{"Set-Cookie": {want}}, time.Now()); err != nil || jar.Header() != want {
+			t.Fatalf("the %d. time: %v", i+1, err)
+		}
+	}
+	if err := jar.MergeReply(http.Header{"Set-Cookie": {"other=" + strings.Repeat("x", cookies.MaxBytes)}}, time.Now()); !errors.Is(err, cookies.ErrTooMuch) {
+		t.Errorf("a cookie that is too long: %v", err)
 	}
 }
 
