@@ -17,7 +17,7 @@ import (
 // can, says of what it cannot that it lacks them, leaves no session open, tells a
 // person once, and is itself again when the callers have gone.
 func TestAnEnvironmentServerOfFewDescriptors(t *testing.T) {
-	const callers, each = 200, 1
+	const callers = 200
 	servers := scripted.New(t)
 	// Slow enough that episodes are under way while others come.
 	servers.Play(scripted.Script{scripted.Responses: {{DelayMs: 1000}}})
@@ -30,14 +30,12 @@ func TestAnEnvironmentServerOfFewDescriptors(t *testing.T) {
 		all.Go(func() {
 			client := &http.Client{Transport: &http.Transport{}}
 			defer client.CloseIdleConnections()
-			for range each {
-				got := post(client, url)
-				switch {
-				case got.err != nil || got.status != http.StatusOK:
-					t.Errorf("got status %d, %v; want an answer", got.status, got.err)
-				case !got.result && (got.failure.Kind != string(failures.TransportLocalResource) || !strings.Contains(got.failure.Reason, "ulimit -n")):
-					t.Errorf("failed with %+v, want one of the machine's resources, with a hint", got.failure)
-				}
+			got := post(client, url)
+			switch {
+			case got.err != nil || got.status != http.StatusOK:
+				t.Errorf("got status %d, %v; want an answer", got.status, got.err)
+			case !got.result && (got.failure.Kind != string(failures.TransportLocalResource) || !strings.Contains(got.failure.Reason, "ulimit -n")):
+				t.Errorf("failed with %+v, want one of the machine's resources, with a hint", got.failure)
 			}
 		})
 	}
