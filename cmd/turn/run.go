@@ -40,7 +40,7 @@ type runCommand struct {
 	Budget              time.Duration `help:"Time that the run has: what is in flight at its end is cancelled, and then closed, for which --cleanup-timeout gives each of two calls time (default: no limit)." placeholder:"D"`
 	DrainMargin         time.Duration `help:"How long before the end of --budget no episode begins any more (default: as long as 3 of 4 episodes took, once 5 have ended)." placeholder:"D"`
 	Grace               time.Duration `help:"How long running episodes may go on after SIGTERM or SIGINT; then their two closes run, each within --cleanup-timeout." default:"60s"`
-	Journal             string        `help:"Folder in which open sessions are noted: should this run die, the next one with that folder closes them, before it begins (default OUT_journal; none: they are not noted)." placeholder:"DIR"`
+	Journal             string        `help:"Folder in which open sessions are noted: should this run die, the next one with that folder closes them, before it begins (default: OUT_journal; none: they are not noted)." placeholder:"DIR"`
 	JSON                bool          `name:"json" help:"Write what happens to the standard output, one JSON object a line."`
 	Quiet               bool          `help:"Show no progress and no summary."`
 	protocolFlags
