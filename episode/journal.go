@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/journal"
@@ -61,11 +62,26 @@ func (d *Driver) unnoteUnsent(s journal.Session, err error) {
 	}
 }
 
-// closed notes what became of a session's close.
+// closed notes what became of a session's close. One that was refused for good will be
+// refused again: its failure has been told, and it is left to its server.
 func (d *Driver) closed(s journal.Session, err error) {
-	if err != nil {
-		d.journal.Leave(s)
+	if err == nil || refusedForGood(err) {
+		d.journal.End(s)
 		return
 	}
-	d.journal.End(s)
+	d.journal.Leave(s)
+}
+
+// refusedForGood reports a refusal of the close itself. One for want of a token may
+// pass, and so may one of whoever answers in the place of a server that is away.
+func refusedForGood(err error) bool {
+	var f *failures.Failure
+	if !errors.As(err, &f) || !f.Terminal || f.Status < 400 {
+		return false
+	}
+	switch f.Status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusProxyAuthRequired:
+		return false
+	}
+	return true
 }

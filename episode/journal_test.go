@@ -213,8 +213,8 @@ func TestCloseLeftLeavesEpisodesUnderWayAlone(t *testing.T) {
 	gate := make(chan struct{})
 	servers.Play(scripted.Script{
 		scripted.Responses:    {{Default: true, Gate: gate}},
-		scripted.CloseSession: {{Status: http.StatusConflict}},
-		scripted.AgentClose:   {{Status: http.StatusConflict}},
+		scripted.CloseSession: {{Status: http.StatusNotFound}},
+		scripted.AgentClose:   {{Status: http.StatusNotFound}},
 	})
 	ended := make(chan episode.Reply)
 	go func() { ended <- d.Run(t.Context(), newRequest()) }()
@@ -318,7 +318,7 @@ func TestADriversOwnSessionsAreNotGivenUpAtOnce(t *testing.T) {
 	config := configFor(servers)
 	config.Journal = t.TempDir()
 	d := newDriver(t, config)
-	conflict := scripted.Action{Status: http.StatusConflict}
+	conflict := scripted.Action{Status: http.StatusNotFound}
 	servers.Play(scripted.Script{scripted.CloseSession: {conflict, conflict, conflict}})
 	mustSucceed(t, d.Run(t.Context(), newRequest()))
 	for look := range 2 {
@@ -481,5 +481,59 @@ func TestWithoutAJournalNothingIsLeft(t *testing.T) {
 	d := newDriver(t, configFor(scripted.New(t)))
 	if open := d.CloseLeft(t.Context()); open != 0 {
 		t.Errorf("%d are open", open)
+	}
+}
+
+// A close that is refused for good is not tried for a week: the journal would grow with
+// each episode, and each start wait for more of them.
+func TestACloseThatIsRefusedForGoodIsNotTriedAgain(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	var log strings.Builder
+	config.Logger = zerolog.New(&log)
+	config.Journal = t.TempDir()
+	refused := []scripted.Action{{Status: http.StatusConflict}}
+	servers.Play(scripted.Script{scripted.CloseSession: refused, scripted.AgentClose: refused})
+	leave(t, config.Journal, time.Now(), leftOn(episode.ResourcesServer, servers.ResourcesURL, 30)...)
+	d := newDriver(t, config)
+	if open := d.CloseLeft(t.Context()); open != 0 {
+		t.Errorf("%d are still open", open)
+	}
+	if text := log.String(); strings.Count(text, `"level":"error"`) != 1 || !strings.Contains(text, `"sessions":30`) ||
+		!strings.Contains(text, "resources-session-00000000000000000000000000000000") || !strings.Contains(text, "409 Conflict") {
+		t.Errorf("one line should tell that they are given up:\n%s", text)
+	}
+	mustFail(t, d.Run(t.Context(), newRequest()))
+	before := len(servers.Calls())
+	if open := d.CloseLeft(t.Context()); open != 0 || len(servers.Calls()) != before {
+		t.Errorf("after an episode %d are open, and %d more calls were made", open, len(servers.Calls())-before)
+	}
+}
+
+// The first look is over when its time is, whatever a server does, and a close that hung
+// is made later on.
+func TestTheFirstLookHasOneCleanupTimeout(t *testing.T) {
+	servers := scripted.New(t)
+	config := configFor(servers)
+	config.Journal = t.TempDir()
+	config.CleanupTimeout = 50 * time.Millisecond
+	servers.Play(scripted.Script{scripted.AgentClose: {{Hang: true}}, scripted.CloseSession: {{Hang: true}}})
+	leave(t, config.Journal, time.Now(), slices.Concat(
+		leftOn(episode.ResourcesServer, servers.ResourcesURL, 1),
+		leftOn(episode.AgentServer, servers.AgentURL, 1))...)
+	d := newDriver(t, config)
+	looked, stop := d.KeepClosingLeft(t.Context())
+	select {
+	case <-looked:
+	case <-soon(t).Done():
+		t.Fatal("the first look has no end")
+	}
+	if open := len(noted(t, config.Journal)); open != 2 {
+		t.Errorf("%d are noted, want both", open)
+	}
+	servers.Play(nil)
+	stop()
+	if calls := servers.Calls(); len(calls) != 2 {
+		t.Errorf("the last look made %d calls, want both closes", len(calls))
 	}
 }

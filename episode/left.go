@@ -32,7 +32,7 @@ const (
 // how many are still open because their server cannot be reached or refuses. They stay in
 // the journal for the next call, or the next driver.
 //
-// Call it before the first attempt, and now and then, such as once a minute. It is safe
+// [Driver.KeepClosingLeft] calls it before the first attempt, and now and then. It is safe
 // at any time: sessions of drivers that live are not touched. Each close has the clean-up
 // timeout, or 10 s on a server that this driver does not drive; a server that gives no
 // answer is asked for no more. A session that could not be closed for a week is given up.
@@ -88,10 +88,7 @@ func (d *Driver) closeLeftAt(ctx context.Context, at place, sessions []journal.S
 		})
 	}
 	_ = group.Wait() // errs has it
-	d.tellOfLeft(at, sessions, errs)
-	if ctx.Err() == nil { // all that could be tried was
-		d.giveUpOld(at, sessions, errs)
-	}
+	d.settle(ctx, at, sessions, errs)
 }
 
 // withoutPanic makes an error of a bug in a close, which is logged.
@@ -120,81 +117,62 @@ func unanswered(err error) error {
 // closerAt is how sessions are closed there. What this driver has for its own servers
 // only, such as a token, no other gets.
 func (d *Driver) closerAt(at place) func(context.Context, journal.Session) error {
-	if at.server == AgentServer {
-		return d.agentCloserAt(at.url)
-	}
-	client, limit := d.resources, d.config.CleanupTimeout
-	if at.url != client.URL() {
-		config := resourcesclient.Config{URL: at.url, Transport: d.config.Resources.Transport, MaxReplyBytes: d.config.Resources.MaxReplyBytes}
-		if err := config.Validate(); err != nil {
+	resources, agent, limit := d.resources, d.agent, d.config.CleanupTimeout
+	if !d.drives(at) {
+		elsewhere := resourcesclient.Config{URL: at.url, Transport: d.config.Resources.Transport, MaxReplyBytes: d.config.Resources.MaxReplyBytes}
+		if err := elsewhere.Validate(); err != nil {
 			return func(context.Context, journal.Session) error { return err }
 		}
-		client, limit = resourcesclient.New(config), min(limit, elsewhereTimeout)
+		resources, limit = resourcesclient.New(elsewhere), min(limit, elsewhereTimeout)
+		agent = agentclient.New(agentclient.Config{URL: at.url, Transport: d.config.Agent.Transport, MaxReplyBytes: d.config.Agent.MaxReplyBytes})
 	}
 	return func(ctx context.Context, s journal.Session) error {
 		ctx, cancel := limited(ctx, limit)
 		defer cancel()
-		return client.Session(s.ID, s.EpisodeID, &failures.Secrets{}).Close(ctx)
-	}
-}
-
-func (d *Driver) agentCloserAt(url string) func(context.Context, journal.Session) error {
-	client, limit := d.agent, d.config.CleanupTimeout
-	if url != client.URL() {
-		config := agentclient.Config{URL: url, Transport: d.config.Agent.Transport, MaxReplyBytes: d.config.Agent.MaxReplyBytes}
-		if err := config.Validate(); err != nil {
-			return func(context.Context, journal.Session) error { return err }
+		if at.server == ResourcesServer {
+			return resources.Session(s.ID, s.EpisodeID, &failures.Secrets{}).Close(ctx)
 		}
-		client, limit = agentclient.New(config), min(limit, elsewhereTimeout)
-	}
-	return func(ctx context.Context, s journal.Session) error {
-		ctx, cancel := limited(ctx, limit)
-		defer cancel()
-		_, err := client.Session(s.ID, s.EpisodeID, &failures.Secrets{}).Close(ctx)
+		_, err := agent.Session(s.ID, s.EpisodeID, &failures.Secrets{}).Close(ctx)
 		return err
 	}
 }
 
-// tellOfLeft tells what became of the sessions that were left at one place.
-func (d *Driver) tellOfLeft(at place, sessions []journal.Session, errs []error) {
-	log := d.logPlace(at)
-	open := 0
-	var first error
-	for _, err := range errs {
-		if err == nil {
-			continue
-		}
-		open++
-		if first == nil || first == errNotTried {
-			first = err
-		}
+// drives reports whether a place is one of this driver's own two.
+func (d *Driver) drives(at place) bool {
+	if at.server == AgentServer {
+		return at.url == d.agent.URL()
 	}
-	if closed := len(errs) - open; closed > 0 {
-		log.Info().Int("sessions", closed).Msg("closed sessions that had been left open")
-	}
-	if open > 0 {
-		log.Warn().Int("sessions", open).Strs("session_ids", ids(sessions, errs)).Str("reason", first.Error()).
-			Str("journal", d.config.Journal).Msg("sessions are still open; they stay in the journal, to be closed another time")
-	}
+	return at.url == d.resources.URL()
 }
 
-// giveUpOld gives up the sessions that were tried for long enough.
-func (d *Driver) giveUpOld(at place, sessions []journal.Session, errs []error) {
-	old := 0
-	for old < len(sessions) && time.Since(sessions[old].Began) > triedFor { // the oldest come first
-		old++
-	}
-	given := ids(sessions[:old], errs)
-	if len(given) == 0 {
-		return
-	}
-	for i, s := range sessions[:old] {
-		if errs[i] != nil {
+// settle tells what became of the sessions that were left at one place, and gives up
+// those that no further try can close, or that were tried for long enough. ctx is that of
+// the tries.
+func (d *Driver) settle(ctx context.Context, at place, sessions []journal.Session, errs []error) {
+	closed := 0
+	var open, given unclosed
+	for i, s := range sessions {
+		switch err := errs[i]; {
+		case err == nil:
+			closed++
+		case refusedForGood(err), ctx.Err() == nil && time.Since(s.Began) > triedFor:
 			d.journal.End(s)
+			given.add(s, err)
+		default:
+			open.add(s, err)
 		}
 	}
-	d.logPlace(at).Error().Strs("session_ids", given).
-		Msg("sessions could not be closed for a week; they are given up")
+	log := d.logPlace(at)
+	if closed > 0 {
+		log.Info().Int("sessions", closed).Msg("closed sessions that had been left open")
+	}
+	if open.sessions > 0 {
+		open.describe(log.Warn()).Str("journal", d.config.Journal).
+			Msg("sessions are still open; they stay in the journal, to be closed another time")
+	}
+	if given.sessions > 0 {
+		given.describe(log.Error()).Msg("sessions cannot be closed, and are given up: their server has refused for good, or for a week")
+	}
 }
 
 func (d *Driver) logPlace(at place) *zerolog.Logger {
@@ -202,15 +180,26 @@ func (d *Driver) logPlace(at place) *zerolog.Logger {
 	return &log
 }
 
+// An unclosed is sessions that could not be closed.
+type unclosed struct {
+	sessions int
+	ids      []string // of the first of them
+	reason   error    // of one that was tried, if one was
+}
+
 // maxIDs is how many ids a log line has.
 const maxIDs = 10
 
-// ids are those of the sessions that could not be closed, or of the first of them.
-func ids(sessions []journal.Session, errs []error) (some []string) {
-	for i, s := range sessions {
-		if errs[i] != nil && len(some) < maxIDs {
-			some = append(some, s.ID)
-		}
+func (u *unclosed) add(s journal.Session, err error) {
+	u.sessions++
+	if len(u.ids) < maxIDs {
+		u.ids = append(u.ids, s.ID)
 	}
-	return some
+	if u.reason == nil || u.reason == errNotTried {
+		u.reason = err
+	}
+}
+
+func (u *unclosed) describe(event *zerolog.Event) *zerolog.Event {
+	return event.Int("sessions", u.sessions).Strs("session_ids", u.ids).Str("reason", u.reason.Error())
 }

@@ -131,6 +131,17 @@ func orNone(limit time.Duration) string {
 	return limit.String()
 }
 
+// noJournal, as the folder of a journal, is none.
+const noJournal = "none"
+
+// journalFolder is the folder that a flag names; "": none.
+func journalFolder(flag string) string {
+	if flag == noJournal {
+		return ""
+	}
+	return flag
+}
+
 // newDriver makes the driver; what is wrong with the flags is a usage error.
 func newDriver(config episode.Config, hint string) (*episode.Driver, error) {
 	driver, err := episode.NewDriver(config)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/turn/episode"
 	"example.com/turn/failures"
 	"example.com/turn/internal/collect"
 	"example.com/turn/internal/rawjson"
@@ -95,11 +96,7 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	defer stop()
 	ctx, cancel := c.untilGrace(ctx, signalled, w.logger)
 	defer cancel()
-	if target.limits != nil {
-		left := closeLeft(signalled, target.limits)
-		defer left.stop()
-		<-left.looked
-	}
+	defer plan.closeLeft(signalled, target.limits)()
 
 	config := c.config(plan, target, w.logger)
 	config.Drain, config.Stdin = signalled.Done(), p.Stdin
@@ -135,6 +132,24 @@ func (c *runCommand) plan(began time.Time) (plan, error) {
 		p.budget = collect.Budget{Deadline: began.Add(c.Budget), Margin: c.DrainMargin}
 	}
 	return p, c.check()
+}
+
+// closeLeft closes what runs have left open that died, and goes on to do so until stop is
+// called. A driver that is nil is another program's.
+func (p plan) closeLeft(ctx context.Context, driver *episode.Driver) (stop func()) {
+	if driver == nil {
+		return func() {}
+	}
+	end := func() {}
+	if !p.budget.Deadline.IsZero() {
+		ctx, end = context.WithDeadline(ctx, p.budget.Deadline)
+	}
+	looked, stopLooking := driver.KeepClosingLeft(ctx)
+	<-looked
+	return func() {
+		stopLooking()
+		end()
+	}
 }
 
 // check reports all that is wrong with the flags.

@@ -72,7 +72,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout
 	config.CloseFailed = metrics.CloseFailed
-	config.Journal = c.journal()
+	config.Journal = journalFolder(c.Journal)
 	driver, err := newDriver(config, serveHint)
 	if err != nil {
 		return err
@@ -85,8 +85,8 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	c.logStart(logger, listener.Addr(), door, driver, policy)
-	left := closeLeft(ctx, driver)
-	defer left.stop()
+	ready, stopClosing := driver.KeepClosingLeft(ctx)
+	defer stopClosing()
 	err = envserver.New(envserver.Config{
 		Driver: driver,
 		Token:  door.token,
@@ -98,21 +98,13 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 			Servers: []string{c.Name, c.ResourcesName, c.AgentName},
 			Agent:   c.AgentName,
 		},
-		Ready:   left.looked,
+		Ready:   ready,
 		Grace:   c.Grace,
 		Metrics: metrics,
 		Logger:  logger,
 	}).Serve(ctx, door.listen(listener))
 	logger.Info().Msg("stopped")
 	return err
-}
-
-// journal is the folder of the journal; "": there is none.
-func (c *serveCommand) journal() string {
-	if c.Journal == noJournal {
-		return ""
-	}
-	return c.Journal
 }
 
 // cannotListen is the error of an address that a flag gives.

@@ -156,12 +156,12 @@ func (c *runCommand) newDriver(config episode.Config, logger zerolog.Logger) (*e
 // environment end with this process.
 func (c *runCommand) journal() string {
 	switch {
-	case c.Embedded != "" || c.Journal == noJournal:
+	case c.Embedded != "":
 		return ""
 	case c.Journal == "":
 		return collect.FilesOf(c.Output).Journal
 	}
-	return c.Journal
+	return journalFolder(c.Journal)
 }
 
 // drive points the flags at an embedded environment.
@@ -187,7 +187,7 @@ func (c *runCommand) checkTarget() error {
 		return usage(runHint, "--embedded brings servers of its own: leave out --resources, --agent and --environment")
 	case len(c.Environment) > 0 && servers:
 		return usage(runHint, "--environment has servers of its own: leave out --resources and --agent")
-	case c.Journal != "" && c.Journal != noJournal && (c.Embedded != "" || len(c.Environment) > 0):
+	case journalFolder(c.Journal) != "" && (c.Embedded != "" || len(c.Environment) > 0):
 		return usage(runHint, "--journal is for sessions that this run opens on servers which outlive it: it has no effect with --embedded or --environment")
 	case c.ModelURL != "" && c.Embedded == "":
 		return usage(runHint, "--model-url is for the agent of an embedded environment: it needs --embedded")

@@ -259,7 +259,8 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 }
 
 func refusalBytes(header http.Header) int64 {
-	if media, _, _ := mime.ParseMediaType(header.Get("Content-Type")); media == "application/json" {
+	media, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
+	if media == "" || strings.HasSuffix(media, "json") { // or application/problem+json
 		return maxJSONRefusalBytes
 	}
 	return maxRefusalBytes
