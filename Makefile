@@ -14,10 +14,10 @@ lint: ## Run vet and staticcheck
 	go vet ./...
 	go tool -modfile=tools/go.mod staticcheck ./...
 
-full: ## Run the long tests at full size: a million rows, hundreds of kills, a million sessions
+full: ## Run the long tests at full size: a million rows, hundreds of kills, a million sessions, 20,000 programs of faults
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|Quickly' ./cmd/turn
 	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Sweep|Million' ./servers/internal/sessions
-	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Hostile' ./episode
+	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'Hostile|Invariants|Killed' ./episode ./internal/journal
 
 SOAKTIME ?= 10m
 
