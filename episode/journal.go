@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"example.com/turn/failures"
 	"example.com/turn/internal/journal"
@@ -62,26 +61,11 @@ func (d *Driver) unnoteUnsent(s journal.Session, err error) {
 	}
 }
 
-// closed notes what became of a session's close. One that was refused for good will be
-// refused again: its failure has been told, and it is left to its server.
+// closed notes what became of a session's close.
 func (d *Driver) closed(s journal.Session, err error) {
-	if err == nil || refusedForGood(err) {
-		d.journal.End(s)
+	if err != nil {
+		d.journal.Leave(s)
 		return
 	}
-	d.journal.Leave(s)
-}
-
-// refusedForGood reports a refusal of the close itself. One for want of a token may
-// pass, and so may one of whoever answers in the place of a server that is away.
-func refusedForGood(err error) bool {
-	var f *failures.Failure
-	if !errors.As(err, &f) || !f.Terminal || f.Status < 400 {
-		return false
-	}
-	switch f.Status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusProxyAuthRequired:
-		return false
-	}
-	return true
+	d.journal.End(s)
 }

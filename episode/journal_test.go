@@ -484,32 +484,6 @@ func TestWithoutAJournalNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A close that is refused for good is not tried for a week: the journal would grow with
-// each episode, and each start wait for more of them.
-func TestACloseThatIsRefusedForGoodIsNotTriedAgain(t *testing.T) {
-	servers := scripted.New(t)
-	config := configFor(servers)
-	var log strings.Builder
-	config.Logger = zerolog.New(&log)
-	config.Journal = t.TempDir()
-	refused := []scripted.Action{{Status: http.StatusConflict}}
-	servers.Play(scripted.Script{scripted.CloseSession: refused, scripted.AgentClose: refused})
-	leave(t, config.Journal, time.Now(), leftOn(episode.ResourcesServer, servers.ResourcesURL, 30)...)
-	d := newDriver(t, config)
-	if open := d.CloseLeft(t.Context()); open != 0 {
-		t.Errorf("%d are still open", open)
-	}
-	if text := log.String(); strings.Count(text, `"level":"error"`) != 1 || !strings.Contains(text, `"sessions":30`) ||
-		!strings.Contains(text, "resources-session-00000000000000000000000000000000") || !strings.Contains(text, "409 Conflict") {
-		t.Errorf("one line should tell that they are given up:\n%s", text)
-	}
-	mustFail(t, d.Run(t.Context(), newRequest()))
-	before := len(servers.Calls())
-	if open := d.CloseLeft(t.Context()); open != 0 || len(servers.Calls()) != before {
-		t.Errorf("after an episode %d are open, and %d more calls were made", open, len(servers.Calls())-before)
-	}
-}
-
 // The first look is over when its time is, whatever a server does, and a close that hung
 // is made later on.
 func TestTheFirstLookHasOneCleanupTimeout(t *testing.T) {

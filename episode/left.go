@@ -22,6 +22,9 @@ const (
 	// triedFor is for how long it is tried to close a session. Its server ends it by
 	// itself after a day, unless that was told otherwise.
 	triedFor = 7 * 24 * time.Hour
+	// maxLeft is how many sessions are kept that could not be closed: a server that closes
+	// none must not fill the disk, nor the memory.
+	maxLeft = 100_000
 	// closesAtOnce is how many closes of what was left on one server are under way.
 	closesAtOnce = 64
 )
@@ -35,8 +38,8 @@ const (
 // [Driver.KeepClosingLeft] calls it before the first attempt, and now and then. It is safe
 // at any time: sessions of drivers that live are not touched. Each close has the clean-up
 // timeout, or 10 s on a server that this driver does not drive; a server that gives no
-// answer is asked for no more. A session that could not be closed for a week is given up.
-// Without a journal there is nothing to close.
+// answer is asked for no more. A session that could not be closed for a week is given up,
+// and so are the oldest of more than 100,000. Without a journal there is nothing to close.
 func (d *Driver) CloseLeft(ctx context.Context) (open int) {
 	d.leftMu.Lock()
 	defer d.leftMu.Unlock()
@@ -59,6 +62,10 @@ func (d *Driver) CloseLeft(ctx context.Context) (open int) {
 			}
 		}
 		closing.Wait()
+	}
+	if given := d.journal.Trim(maxLeft); len(given) > 0 {
+		d.config.Logger.Error().Int("sessions", len(given)).Str("journal", d.config.Journal).
+			Msg("more sessions could not be closed than the journal is to hold; the oldest are given up")
 	}
 	return len(d.journal.Left())
 }
@@ -146,8 +153,7 @@ func (d *Driver) drives(at place) bool {
 }
 
 // settle tells what became of the sessions that were left at one place, and gives up
-// those that no further try can close, or that were tried for long enough. ctx is that of
-// the tries.
+// those that were tried for long enough. ctx is that of the tries.
 func (d *Driver) settle(ctx context.Context, at place, sessions []journal.Session, errs []error) {
 	closed := 0
 	var open, given unclosed
@@ -155,7 +161,7 @@ func (d *Driver) settle(ctx context.Context, at place, sessions []journal.Sessio
 		switch err := errs[i]; {
 		case err == nil:
 			closed++
-		case refusedForGood(err), ctx.Err() == nil && time.Since(s.Began) > triedFor:
+		case ctx.Err() == nil && time.Since(s.Began) > triedFor:
 			d.journal.End(s)
 			given.add(s, err)
 		default:
@@ -171,7 +177,7 @@ func (d *Driver) settle(ctx context.Context, at place, sessions []journal.Sessio
 			Msg("sessions are still open; they stay in the journal, to be closed another time")
 	}
 	if given.sessions > 0 {
-		given.describe(log.Error()).Msg("sessions cannot be closed, and are given up: their server has refused for good, or for a week")
+		given.describe(log.Error()).Msg("sessions could not be closed for a week, and are given up")
 	}
 }
 

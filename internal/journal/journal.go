@@ -149,6 +149,19 @@ func (j *Journal) Left() []Session {
 	})
 }
 
+// Trim ends the oldest of those left that are more than so many, and returns them.
+func (j *Journal) Trim(most int) []Session {
+	left := j.Left()
+	if len(left) <= most {
+		return nil
+	}
+	given := left[:len(left)-most]
+	for _, s := range given {
+		j.End(s)
+	}
+	return given
+}
+
 // Adopt takes over the sessions of drivers that have died, and takes their files away.
 // A file that cannot be read is set aside under another name. The error, which may
 // join several, is of what could not be taken over.

@@ -233,6 +233,32 @@ func TestLeftAreThoseWhoseCloseFailed(t *testing.T) {
 	}
 }
 
+// What a server never closes must not fill the disk.
+func TestTheOldestAreGivenUpOfTooMany(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	j, err := journal.Open(journal.Config{Dir: dir, Clock: func() time.Time { now = now.Add(time.Second); return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"d", "c", "b", "a", "under way"} {
+		begin(t, j, id)
+		if id != "under way" {
+			j.Leave(session(id))
+		}
+	}
+	if given := j.Trim(4); given != nil {
+		t.Errorf("of as many as it may have it gives up %v", given)
+	}
+	if given := j.Trim(2); len(given) != 2 || given[0].ID != "d" || given[1].ID != "c" {
+		t.Errorf("given up: %v, want d and c", given)
+	}
+	closeIt(t, j)
+	if ids, err := adopted(t, dir); err != nil || !slices.Equal(ids, []string{"a", "b", "under way"}) {
+		t.Errorf("the next driver takes over %v (error %v)", ids, err)
+	}
+}
+
 func TestWhoGivesUpHasBegunNothing(t *testing.T) {
 	dir := t.TempDir()
 	j := openIn(t, dir)
