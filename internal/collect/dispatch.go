@@ -242,7 +242,9 @@ func (c *collector) retry(t *turn, f *failures.Failure) (again bool) {
 	policy := c.config.Policy
 	policy.MaxAttempts = t.limit
 	failure := *f
-	if t.away = c.config.Target.Away(f); t.away && c.outage.lasts(now) {
+	away, known := c.config.Target.Away(f), c.outage.lasts(now)
+	t.unforeseen = away && !known
+	if away && known {
 		failure.RetryAfter = max(failure.RetryAfter, c.outage.floor(t.attempts))
 	}
 	wait, again := policy.Next(&failure, t.attempts, now.Sub(t.firstFailed))

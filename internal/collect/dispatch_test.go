@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -676,6 +677,31 @@ func TestAShortOutageCostsNothing(t *testing.T) {
 		if summary.Done != 100 {
 			t.Errorf("%+v: %d done and %d failed, want all done", test, summary.Done, summary.Failed)
 		}
+	}
+}
+
+// Waits for an outage do not add up: where one begins again and again, as with a disk
+// that now and then has room, a rollout waits for the one that it has met.
+func TestOutagesInARowPostponeOnce(t *testing.T) {
+	s := &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		index, _, _ := strings.Cut(r.EpisodeID.RolloutID, "-")
+		if n, _ := strconv.Atoi(index); n%5 != 0 && r.EpisodeID.Attempt == 0 {
+			return nil, away()
+		}
+		return nil, after(ctx, time.Millisecond)
+	}}
+	var begun int
+	var took time.Duration
+	summary := playTo(t, 100, s, func(c *collect.Config) {
+		c.Concurrency, c.Policy = 4, retry.Policy{}
+		c.Note = func(note string) {
+			if strings.Contains(note, "rows that have not begun wait") {
+				begun++
+			}
+		}
+	}, func(_ error, after time.Duration) { took = after })
+	if summary.Done != 100 || begun < 10 || took < 5*time.Second || took > 10*time.Second {
+		t.Errorf("%d done after %s and %d outages, want all of 100 after 5 to 10 s, and ten outages or more", summary.Done, took, begun)
 	}
 }
 

@@ -25,7 +25,7 @@ type turn struct {
 	firstFailed time.Time // in this run
 	due         time.Time // when it may be tried again
 	retry       bool      // it was tried in this run
-	away        bool      // its last attempt found nobody there
+	unforeseen  bool      // its last attempt found nobody there, before that was known as an outage
 }
 
 // row is the next row that has not begun.
@@ -60,11 +60,13 @@ func (q *queue) nextDue() (due time.Time, ok bool) {
 	return q.again[0].due, true
 }
 
-// postpone puts those off for a while that have found nobody there.
+// postpone puts those off for a while, once, that have found nobody there before an
+// outage was known.
 func (q *queue) postpone(by func(turn) time.Duration) {
 	for i := range q.again {
-		if t := &q.again[i]; t.away {
+		if t := &q.again[i]; t.unforeseen {
 			t.due = t.due.Add(by(*t))
+			t.unforeseen = false
 		}
 	}
 	heap.Init(&q.again)
