@@ -230,7 +230,7 @@ func (m *Meter) parts(now time.Time) []part {
 		say("%s", count(c.Retries, "retry", "retries"))
 	}
 	if c.Waiting > 0 {
-		say("%d waiting for one", c.Waiting)
+		say("%d waiting for a retry", c.Waiting)
 	}
 	return parts
 }

@@ -89,7 +89,7 @@ func TestTheLineOfAMeter(t *testing.T) {
 		}, "2/10 · 0 in flight · 0.2/s · ETA 40s · reward 0.500 (2, failures as 0) · 1 failed (seed 1)"},
 		{"no failure yet that would be a zero", func(m *progress.Meter) { m.FailuresAsZero = true; one(m, scored(1)) }, "1/10 · 0 in flight · 0.1/s · ETA 1m30s · reward 1.000 (1)"},
 		{"all masked: no mean", func(m *progress.Meter) { one(m, masked) }, "1/10 · 0 in flight · 0.1/s · ETA 1m30s · 1 masked"},
-		{"waiting for its next attempt", func(m *progress.Meter) { one(m, failed(failures.TransportPeerDrop, true)) }, "0/10 · 0 in flight · 1 waiting for one"},
+		{"waiting for its next attempt", func(m *progress.Meter) { one(m, failed(failures.TransportPeerDrop, true)) }, "0/10 · 0 in flight · 1 waiting for a retry"},
 		{"tried again", func(m *progress.Meter) {
 			one(m, failed(failures.TransportPeerDrop, true))
 			m.Began(collect.Rollout{}, true)
