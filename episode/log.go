@@ -32,7 +32,7 @@ func (d *Driver) warn(reply Reply, took time.Duration) *zerolog.Event {
 	return d.config.Logger.Warn().
 		Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
 		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).
-		Float64("took_seconds", took.Seconds())
+		Float64("took_seconds", float64(took.Milliseconds())/1000)
 }
 
 // maxLogged is how many bytes of a body a log line holds.

@@ -236,7 +236,7 @@ func (c *Client) broken(call Call, err error, reached bool, wait time.Duration) 
 		event = c.config.Logger.Warn()
 	}
 	failure := failures.Broken(c.Failed(call), err, reached, nil)
-	event.Str("server", c.config.Server).Str("call", call.What).Str("reason", failure.Reason).Dur("again_in_ms", wait).Msg("a call broke and is sent again")
+	event.Str("server", c.config.Server).Str("call", call.What).Str("reason", failure.Reason).Int64("again_in_ms", wait.Milliseconds()).Msg("a call broke and is sent again")
 }
 
 func (c *Client) answered() {

@@ -23,7 +23,7 @@ func (l FailureLog) Ended(r collect.Rollout, attempt episode.Attempt) {
 	l.Logger.Warn().
 		Str("rollout_id", attempt.EpisodeID.RolloutID).Int64("attempt", attempt.EpisodeID.Attempt).
 		Str("taskset", r.TaskID.Taskset).Str("task_id", r.TaskID.TaskID).
-		Float64("took_seconds", attempt.Took.Seconds()).
+		Float64("took_seconds", float64(attempt.Took.Milliseconds())/1000).
 		Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).Bool("terminal", f.Terminal).Str("reason", f.Reason).
 		Msg("an episode failed")
 }

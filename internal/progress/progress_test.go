@@ -380,9 +380,9 @@ func TestTheLogOfFailures(t *testing.T) {
 	log.Ended(r, ended(episode.Result{Reward: 1}))
 	log.Ended(r, episode.Attempt{Reply: episode.Reply{Failure: &failures.Failure{Reason: "stopped", Err: context.Canceled}}})
 	refused := failed(failures.VerifierError, false)
-	refused.EpisodeID, refused.Took, refused.Failure.Terminal = protocol.EpisodeID{RolloutID: "3-1", Attempt: 2}, 1500*time.Millisecond, true
+	refused.EpisodeID, refused.Took, refused.Failure.Terminal = protocol.EpisodeID{RolloutID: "3-1", Attempt: 2}, 3766177756*time.Nanosecond, true
 	log.Ended(r, refused)
-	const want = `{"level":"warn","rollout_id":"3-1","attempt":2,"taskset":"a","task_id":"b","took_seconds":1.5,"stage":"seed","failure_kind":"verifier_error","terminal":true,"reason":"x","message":"an episode failed"}` + "\n"
+	const want = `{"level":"warn","rollout_id":"3-1","attempt":2,"taskset":"a","task_id":"b","took_seconds":3.766,"stage":"seed","failure_kind":"verifier_error","terminal":true,"reason":"x","message":"an episode failed"}` + "\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("log (-want +got):\n%s", diff)
 	}
