@@ -213,7 +213,7 @@ func (c *collector) hear(a attempt) {
 	f := a.Failure
 	if f == nil || !c.config.Target.Away(f) {
 		if c.outage.over(f, a.began, time.Now()) {
-			c.config.Note("the servers answer again: rows begin")
+			c.config.Note("attempts get through again: rows begin")
 		}
 		return
 	}

@@ -538,7 +538,7 @@ func TestAnOutageThatEnds(t *testing.T) {
 		c.Concurrency, c.Policy.MaxAttempts = 4, 9
 		c.Note = func(note string) { notes = append(notes, note) }
 	})
-	if summary.Done != 20 || len(notes) != 2 || notes[1] != "the servers answer again: rows begin" {
+	if summary.Done != 20 || len(notes) != 2 || notes[1] != "attempts get through again: rows begin" {
 		t.Errorf("%d done and notes %q, want all of 20, and a word of its end", summary.Done, notes)
 	}
 	// The look at 30 s, or a retry before it, finds the server; the rest follows at once.

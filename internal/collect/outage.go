@@ -12,7 +12,7 @@ import (
 type OutageError struct{ Reason string }
 
 func (e *OutageError) Error() string {
-	return fmt.Sprintf("nobody has been there for %s, and no further attempt began: %s", outagePatience, e.Reason)
+	return fmt.Sprintf("no attempt has got through for %s, and no further one began: %s", outagePatience, e.Reason)
 }
 
 // An outage is a time in which the only server cannot be reached. It holds rows that
