@@ -177,12 +177,17 @@ func TLSWords(err error) string {
 		record  tls.RecordHeaderError
 		refused *tls.CertificateVerificationError
 		unknown x509.UnknownAuthorityError
+		invalid x509.CertificateInvalidError
 	)
 	switch {
 	case errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &record) && record.Conn != nil: // it was the first record
 		return "it does not speak TLS, and its URL begins with https"
 	case errors.As(err, &unknown):
 		return "its certificate is signed by an unknown authority (--ca-file FILE has it known)"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
+		// Its own text has the time of day: each call would have another reason.
+		return fmt.Sprintf("its certificate is refused: certificate has expired or is not yet valid: it is valid from %s to %s",
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &refused):
 		return "its certificate is refused: " + strings.TrimPrefix(refused.Err.Error(), "x509: ")
 	}

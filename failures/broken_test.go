@@ -36,6 +36,7 @@ func errno(e syscall.Errno) error { return os.NewSyscallError("connect", e) }
 
 func TestBrokenNamesWhatEndedTheCall(t *testing.T) {
 	const did = "resources server weather did not answer POST /verify: "
+	lastYears := &x509.Certificate{NotBefore: time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2025, 12, 31, 0, 0, 0, 0, time.UTC)}
 	for _, test := range []struct {
 		name      string
 		cause     error
@@ -65,7 +66,7 @@ func TestBrokenNamesWhatEndedTheCall(t *testing.T) {
 		{"a deadline of the connection", op("read", os.ErrDeadlineExceeded), true, failures.TransportTimeout, did + "the connection failed: i/o timeout"},
 		{"an unknown authority", untrusted(x509.UnknownAuthorityError{}), false, failures.TransportUnreachable, did + "its certificate is signed by an unknown authority (--ca-file FILE has it known)"},
 		{"another host", untrusted(x509.HostnameError{Host: "h", Certificate: &x509.Certificate{DNSNames: []string{"other"}}}), false, failures.TransportUnreachable, did + "its certificate is refused: certificate is valid for other, not h"},
-		{"expired", untrusted(x509.CertificateInvalidError{Reason: x509.Expired, Detail: "last year"}), false, failures.TransportUnreachable, did + "its certificate is refused: certificate has expired or is not yet valid: last year"},
+		{"expired", untrusted(x509.CertificateInvalidError{Cert: lastYears, Reason: x509.Expired, Detail: "current time …"}), false, failures.TransportUnreachable, did + "its certificate is refused: certificate has expired or is not yet valid: it is valid from 2025-01-01T00:00:00Z to 2025-12-31T00:00:00Z"},
 		{"no TLS", http.ErrSchemeMismatch, false, failures.TransportUnreachable, did + "it does not speak TLS, and its URL begins with https"},
 		{
 			"no descriptors", op("dial", os.NewSyscallError("socket", syscall.EMFILE)), false, failures.TransportLocalResource,
