@@ -68,7 +68,7 @@ func TestWhyACertificateIsRefused(t *testing.T) {
 	}{
 		{"an unknown authority", nil, good, "its certificate is signed by an unknown authority (--ca-file FILE has it known)"},
 		{"another authority", testcerts.NewAuthority(t).Roots(), good, "its certificate is signed by an unknown authority (--ca-file FILE has it known)"},
-		{"expired", authority.Roots(), expired, "its certificate is refused: certificate has expired or is not yet valid: current time "},
+		{"expired", authority.Roots(), expired, "its certificate is refused: certificate has expired or is not yet valid: it is valid from "},
 		{"another name", authority.Roots(), another, "its certificate is refused: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs"},
 		{"plain http", nil, http.Listener.Addr().String(), "it does not speak TLS, and its URL begins with https"},
 		{"nothing that could be read", nil, plain, "the connection ended before the reply"},
