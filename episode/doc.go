@@ -20,6 +20,10 @@
 // a failure of any call, the episode's deadline, a panic, and a context that was
 // cancelled.
 //
+// With [Config].Journal each id is on disk before its seed is sent, and until its close
+// was confirmed: what a driver that was killed has left open, the next one closes
+// ([Driver.KeepClosingLeft]).
+//
 // # What comes out
 //
 // A [Reply] holds a [Result] or a *[failures.Failure], exactly one. A result is

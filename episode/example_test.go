@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 
 	"example.com/turn/agentclient"
 	"example.com/turn/episode"
@@ -125,4 +127,25 @@ func ExampleAll() {
 	// Oslo reward 1
 	// Lima reward 1
 	// Rome reward 1
+}
+
+// With a journal the next driver closes what one that died has left open, before its
+// first attempt.
+func ExampleDriver_KeepClosingLeft() {
+	config, stop := weather()
+	defer stop()
+	config.Journal = filepath.Join(os.TempDir(), "my-collector-journal")
+	driver, err := episode.NewDriver(config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer driver.Close()
+	looked, stopLooking := driver.KeepClosingLeft(context.Background())
+	defer stopLooking()
+	<-looked
+
+	reply := driver.Run(context.Background(), asking("0-0", "Oslo"))
+	fmt.Println("reward", reply.Result.Reward)
+	// Output: reward 1
 }

@@ -8,7 +8,10 @@ import (
 const (
 	// lazily is when the ends of sessions are written for which nobody waits.
 	lazily = 50 * time.Millisecond
-	never  = 1 << 62
+	// company is how long a group waits for more sessions where the one before had
+	// several: under load that makes for fewer transactions, and less work in all.
+	company = 2 * time.Millisecond
+	never   = 1 << 62
 )
 
 // A group is what one transaction writes.
@@ -46,24 +49,30 @@ func (j *Journal) add(sessions ...Session) (*group, error) {
 // write writes one group after the other until the journal is closed.
 func (j *Journal) write() {
 	defer j.lazy.Stop()
+	crowded := false
 	for {
 		select {
 		case <-j.wake:
+			if crowded {
+				time.Sleep(company)
+			}
 		case <-j.lazy.C:
 		case <-j.stop:
-			j.unwritten = j.writeNext()
+			_, j.unwritten = j.writeNext()
 			return
 		}
-		_ = j.writeNext() // whoever waits for it is told
+		begun, _ := j.writeNext() // whoever waits for it is told of its error
+		crowded = begun > 1
 	}
 }
 
-func (j *Journal) writeNext() error {
+// writeNext writes the next group, and returns how many sessions have begun with it.
+func (j *Journal) writeNext() (begun int, err error) {
 	j.mu.Lock()
 	g := j.next
 	if g.empty() {
 		j.mu.Unlock()
-		return nil
+		return 0, nil
 	}
 	j.next = newGroup()
 	j.mu.Unlock()
@@ -78,5 +87,5 @@ func (j *Journal) writeNext() error {
 		j.mu.Unlock()
 	}
 	close(g.written)
-	return g.err
+	return len(g.begun), g.err
 }
