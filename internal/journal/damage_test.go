@@ -161,3 +161,27 @@ func TestWhatCannotBeOpenedStays(t *testing.T) {
 	}
 	begin(t, j, "a") // and the rest goes on
 }
+
+// A file that is cut while its driver has it open, or whose disk gives no more pages, is
+// an error of what is to be noted, and not the end of the process.
+func TestAFileThatIsCutUnderItsDriver(t *testing.T) {
+	for _, size := range []int64{0, 4096, meta, 3 * 4096} {
+		dir := t.TempDir()
+		j := openIn(t, dir)
+		begin(t, j, "a")
+		if err := os.Truncate(filepath.Join(dir, list(t, dir)[0]), size); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		for i := 0; i < 3 && err == nil; i++ {
+			err = j.Begin(t.Context(), session(fmt.Sprint(i)))
+		}
+		if err == nil {
+			t.Errorf("cut to %d bytes: sessions are noted all the same", size)
+		}
+		if err := j.Begin(t.Context(), session("later")); err == nil {
+			t.Errorf("cut to %d bytes: later ones are noted", size)
+		}
+		_ = j.Close() // it says what is wrong, or that all is well: nothing more is noted
+	}
+}
