@@ -57,9 +57,12 @@ func (r *Refusal) read(contentType string, body []byte, wrappings int) {
 	case isHTML(contentType, body):
 		r.Words = textOfHTML(string(body))
 	default:
-		r.readText(string(body), wrappings)
+		r.readText(string(body[:min(len(body), maxText)]), wrappings)
 	}
 }
+
+// maxText is how many bytes are read of what is neither JSON nor a page.
+const maxText = 4 << 20
 
 func (r *Refusal) readJSON(value []byte, wrappings int) {
 	if rawjson.IsString(value) {

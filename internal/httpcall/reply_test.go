@@ -171,9 +171,9 @@ func TestRefusalIsReadAndBounded(t *testing.T) {
 		want                    string
 	}{
 		{"JSON", "application/json", `{"detail":"no free GPU"}`, "resources server weather refused POST /verify with 503 Service Unavailable: no free GPU"},
-		{"JSON behind an echo of the request", "application/json", `{"input":"` + strings.Repeat("x", 20<<20) + `","detail":"no free GPU"}`, "503 Service Unavailable: no free GPU"},
-		{"a problem behind one", "application/problem+json", `{"input":"` + strings.Repeat("x", 20<<20) + `","detail":"no free GPU"}`, "503 Service Unavailable: no free GPU"},
-		{"JSON of no type behind one", "", `{"input":"` + strings.Repeat("x", 20<<20) + `","detail":"no free GPU"}`, "503 Service Unavailable: no free GPU"},
+		{"JSON behind an echo of the request", "application/json", `{"input":"` + strings.Repeat("x", 12<<20) + `","detail":"no free GPU"}`, "503 Service Unavailable: no free GPU"},
+		{"a problem behind one", "application/problem+json", `{"input":"` + strings.Repeat("x", 12<<20) + `","detail":"no free GPU"}`, "503 Service Unavailable: no free GPU"},
+		{"JSON of no type behind one", "", `{"input":"` + strings.Repeat("x", 12<<20) + `","detail":"no free GPU"}`, "503 Service Unavailable: no free GPU"},
 		{"text", "text/plain", "upstream connect error", "503 Service Unavailable: upstream connect error"},
 		{"HTML", "text/html", "<html><head><title>503</title></head><body><h1>Busy</h1></body></html>", "503 Service Unavailable: Busy"},
 		{"nothing", "", "", "503 Service Unavailable: Service Unavailable"},

@@ -28,7 +28,7 @@ const maxRedirects = 3
 // echo of the whole request. (To find them takes several times the memory.)
 const (
 	maxRefusalBytes     = 4 << 20
-	maxJSONRefusalBytes = 64 << 20
+	maxJSONRefusalBytes = 16 << 20
 )
 
 // sending is one call under way. It is the http.RoundTripper of that call alone,
