@@ -91,72 +91,75 @@ const (
 
 // What hostile peers do, and what becomes of a call that meets it. The kinds are those
 // of section 4: what is not HTTP may pass, what breaks the contract does not.
-var hostilities = []hostility{
-	{"a reply without an end", endless(ok+"\r\n{", " "), 0, false, "larger than the limit of 1048576 bytes"},
-	{"a reply of 2 GB", endless(ok+"Content-Length: 2147483648\r\n\r\n{", " "), 0, false, "larger than the limit"},
-	{"a reply of 9e18 bytes", endless(ok+"Content-Length: 9000000000000000000\r\n\r\n{", " "), 0, false, "larger than the limit"},
-	{"a length below zero", says(ok + "Content-Length: -1\r\n\r\n{}"), 0, true, "Content-Length"},
-	{"a length beyond all", says(ok + "Content-Length: 99999999999999999999\r\n\r\n{}"), 0, true, "Content-Length"},
-	{"two lengths", says(ok + "Content-Length: 2\r\nContent-Length: 2147483648\r\n\r\n{}"), 0, true, "Content-Length"},
-	{"chunks without an end", endless(ok+chunked+"1\r\n{\r\n", "1000\r\n"+strings.Repeat(" ", 0x1000)+"\r\n"), 0, false, "larger than the limit"},
-	{"a chunk of 2^64-1 bytes", endless(ok+chunked+"ffffffffffffffff\r\n{", " "), 0, false, "larger than the limit"},
-	{"a chunk of more than 2^64 bytes", says(ok + chunked + "fffffffffffffffff\r\n{"), 0, true, "chunk"},
-	{"a chunk of less than nothing", says(ok + chunked + "-1\r\n{"), 0, true, "chunk"},
-	{"the name of a chunk without an end", endless(ok+chunked+"1;x=", "x"), 0, true, ""},
-	{"chunks of a byte with long names", endless(ok+chunked, "1;"+strings.Repeat("x", 4000)+"\r\n \r\n"), 0, true, ""},
-	{"trailers without an end", endless(ok+chunked+"2\r\n{}\r\n0\r\n", "X-More: yes\r\n"), 0, true, "trailer"},
-	{"a trailer without an end", endless(ok+chunked+"2\r\n{}\r\n0\r\nX-More: ", "x"), 0, true, "trailer"},
+func hostilities() []hostility {
+	bomb := zipped(16 << 20)
+	return []hostility{
+		{"a reply without an end", endless(ok+"\r\n{", " "), 0, false, "larger than the limit of 1048576 bytes"},
+		{"a reply of 2 GB", endless(ok+"Content-Length: 2147483648\r\n\r\n{", " "), 0, false, "larger than the limit"},
+		{"a reply of 9e18 bytes", endless(ok+"Content-Length: 9000000000000000000\r\n\r\n{", " "), 0, false, "larger than the limit"},
+		{"a length below zero", says(ok + "Content-Length: -1\r\n\r\n{}"), 0, true, "Content-Length"},
+		{"a length beyond all", says(ok + "Content-Length: 99999999999999999999\r\n\r\n{}"), 0, true, "Content-Length"},
+		{"two lengths", says(ok + "Content-Length: 2\r\nContent-Length: 2147483648\r\n\r\n{}"), 0, true, "Content-Length"},
+		{"chunks without an end", endless(ok+chunked+"1\r\n{\r\n", "1000\r\n"+strings.Repeat(" ", 0x1000)+"\r\n"), 0, false, "larger than the limit"},
+		{"a chunk of 2^64-1 bytes", endless(ok+chunked+"ffffffffffffffff\r\n{", " "), 0, false, "larger than the limit"},
+		{"a chunk of more than 2^64 bytes", says(ok + chunked + "fffffffffffffffff\r\n{"), 0, true, "chunk"},
+		{"a chunk of less than nothing", says(ok + chunked + "-1\r\n{"), 0, true, "chunk"},
+		{"the name of a chunk without an end", endless(ok+chunked+"1;x=", "x"), 0, true, ""},
+		{"chunks of a byte with long names", endless(ok+chunked, "1;"+strings.Repeat("x", 4000)+"\r\n \r\n"), 0, true, ""},
+		{"trailers without an end", endless(ok+chunked+"2\r\n{}\r\n0\r\n", "X-More: yes\r\n"), 0, true, "trailer"},
+		{"a trailer without an end", endless(ok+chunked+"2\r\n{}\r\n0\r\nX-More: ", "x"), 0, true, "trailer"},
 
-	{"a final refusal without an end", endless(refuses+"\r\nnobody may ", "do that "), 422, false, "nobody may do that"},
-	{"a refusal without an end", endless(breaks+"\r\nnothing will ", "do "), 500, false, "nothing will do"},
-	{"a final refusal of 2 GB", endless(refuses+"Content-Length: 2147483648\r\n\r\nno, ", "no, "), 422, false, "no, no,"},
-	{"a refusal in chunks without an end", endless(breaks+chunked, "4\r\nno, \r\n"), 500, false, "no, no,"},
-	{"a refusal with trailers without an end", endless(breaks+chunked+"2\r\n{}\r\n0\r\n", "X-More: yes\r\n"), 0, true, "trailer"},
+		{"a final refusal without an end", endless(refuses+"\r\nnobody may ", "do that "), 422, false, "nobody may do that"},
+		{"a refusal without an end", endless(breaks+"\r\nnothing will ", "do "), 500, false, "nothing will do"},
+		{"a final refusal of 2 GB", endless(refuses+"Content-Length: 2147483648\r\n\r\nno, ", "no, "), 422, false, "no, no,"},
+		{"a refusal in chunks without an end", endless(breaks+chunked, "4\r\nno, \r\n"), 500, false, "no, no,"},
+		{"a refusal with trailers without an end", endless(breaks+chunked+"2\r\n{}\r\n0\r\n", "X-More: yes\r\n"), 0, true, "trailer"},
 
-	{"a zipped bomb", says(withLength(ok+"Content-Encoding: gzip\r\n", zipped(64<<20))), 0, false, "it is encoded (gzip), which was not asked for"},
-	{"a bomb of another kind", endless(ok+"Content-Encoding: br\r\n\r\n", "\x00"), 0, false, "it is encoded (br)"},
-	{"one more", endless(ok+"Content-Encoding: zstd\r\n\r\n", "\x00"), 0, false, "it is encoded (zstd)"},
-	{"a final refusal that is a zipped bomb", says(withLength(refuses+"Content-Encoding: gzip\r\n", zipped(64<<20))), 422, false, "422 Unprocessable Entity: Unprocessable Entity"},
-	{"a refusal that is a zipped bomb", says(withLength(breaks+"Content-Encoding: gzip\r\n", zipped(64<<20))), 500, false, "500 Internal Server Error: Internal Server Error"},
+		{"a zipped bomb", says(withLength(ok+"Content-Encoding: gzip\r\n", bomb)), 0, false, "it is encoded (gzip), which was not asked for"},
+		{"a bomb of another kind", endless(ok+"Content-Encoding: br\r\n\r\n", "\x00"), 0, false, "it is encoded (br)"},
+		{"one more", endless(ok+"Content-Encoding: zstd\r\n\r\n", "\x00"), 0, false, "it is encoded (zstd)"},
+		{"a final refusal that is a zipped bomb", says(withLength(refuses+"Content-Encoding: gzip\r\n", bomb)), 422, false, "422 Unprocessable Entity: Unprocessable Entity"},
+		{"a refusal that is a zipped bomb", says(withLength(breaks+"Content-Encoding: gzip\r\n", bomb)), 500, false, "500 Internal Server Error: Internal Server Error"},
 
-	{"headers without an end", endless(ok, "X-More: yes\r\n"), 0, true, "headers exceeded"},
-	{"a header without an end", endless(ok+"X-More: ", "x"), 0, true, "headers exceeded"},
-	{"a header name without an end", endless(ok, "x"), 0, true, "headers exceeded"},
-	{"a status line without an end", endless("HTTP/1.1 200 O", "K"), 0, true, "headers exceeded"},
-	{"hints without an end", endless("", "HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"), 0, true, "headers exceeded"},
-	{"leaves to go on without an end", endless("", "HTTP/1.1 100 Continue\r\n\r\n"), 0, true, "headers exceeded"},
-	{"a switch of protocols", endless("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "x"), 0, false, "it switches protocols (101)"},
-	{"a status of four digits", says("HTTP/1.1 2000 OK\r\n\r\n{}"), 0, true, "malformed"},
-	{"a status below zero", says("HTTP/1.1 -20 OK\r\n\r\n{}"), 0, true, "malformed"},
-	{"a status below all", says("HTTP/1.1 099 X\r\nContent-Length: 0\r\n\r\n"), 0, true, "not HTTP"},
-	{"a status beyond all", says(withLength("HTTP/1.1 999 X\r\n", "what")), 999, false, "with 999: what"},
-	{"HTTP/0.9", endless("{}", " "), 0, true, ""},
-	{"HTTP/2 to one who does not speak it", endless("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00"), 0, true, "malformed"},
-	{"the frames of HTTP/2", endless("\x00\x00\x12\x04\x00\x00\x00\x00\x00", "\x00"), 0, true, ""},
-	{"TLS", endless("\x15\x03\x01\x00\x02\x02\x16", "\x16"), 0, true, ""},
+		{"headers without an end", endless(ok, "X-More: yes\r\n"), 0, true, "headers exceeded"},
+		{"a header without an end", endless(ok+"X-More: ", "x"), 0, true, "headers exceeded"},
+		{"a header name without an end", endless(ok, "x"), 0, true, "headers exceeded"},
+		{"a status line without an end", endless("HTTP/1.1 200 O", "K"), 0, true, "headers exceeded"},
+		{"hints without an end", endless("", "HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"), 0, true, "headers exceeded"},
+		{"leaves to go on without an end", endless("", "HTTP/1.1 100 Continue\r\n\r\n"), 0, true, "headers exceeded"},
+		{"a switch of protocols", endless("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "x"), 0, false, "it switches protocols (101)"},
+		{"a status of four digits", says("HTTP/1.1 2000 OK\r\n\r\n{}"), 0, true, "malformed"},
+		{"a status below zero", says("HTTP/1.1 -20 OK\r\n\r\n{}"), 0, true, "malformed"},
+		{"a status below all", says("HTTP/1.1 099 X\r\nContent-Length: 0\r\n\r\n"), 0, true, "not HTTP"},
+		{"a status beyond all", says(withLength("HTTP/1.1 999 X\r\n", "what")), 999, false, "with 999: what"},
+		{"HTTP/0.9", endless("{}", " "), 0, true, ""},
+		{"HTTP/2 to one who does not speak it", endless("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00"), 0, true, "malformed"},
+		{"the frames of HTTP/2", endless("\x00\x00\x12\x04\x00\x00\x00\x00\x00", "\x00"), 0, true, ""},
+		{"TLS", endless("\x15\x03\x01\x00\x02\x02\x16", "\x16"), 0, true, ""},
 
-	{"brackets without an end", endless(ok+"\r\n", "["), 0, false, "larger than the limit"},
-	{"a mebibyte of brackets", says(withLength(ok, strings.Repeat("[", hostileLimit))), 0, false, "nesting deeper than 10000"},
-	{"a mebibyte of objects", says(withLength(ok, strings.Repeat(`{"":`, hostileLimit/4))), 0, false, "nesting deeper than 10000"},
-	{"a number of a mebibyte", says(withLength(ok, strings.Repeat("9", hostileLimit))), 0, false, "want an object, got a number"},
-	{"a name of a mebibyte", says(withLength(ok, `{"`+strings.Repeat("x", hostileLimit-6)+`":1}`)), 0, false, "lacks"},
-	{"members by the hundred thousand", says(withLength(ok, `{"":0`+strings.Repeat(`,"":0`, 200_000)+`}`)), 0, false, "lacks"},
-	{"text that is not UTF-8", says(withLength(ok, "{\"\xc3\x28\":1}")), 0, false, "not UTF-8"},
-	{"zeros", says(withLength(ok, strings.Repeat("\x00", 1000))), 0, false, "not JSON"},
-	{"a mark of the byte order", says(withLength(ok, "\uFEFF{}")), 0, false, "not JSON"},
-	{"half characters", says(withLength(ok, `{"\ud800":"\udfff"}`)), 0, false, "lacks"},
+		{"brackets without an end", endless(ok+"\r\n", "["), 0, false, "larger than the limit"},
+		{"a mebibyte of brackets", says(withLength(ok, strings.Repeat("[", hostileLimit))), 0, false, "nesting deeper than 10000"},
+		{"a mebibyte of objects", says(withLength(ok, strings.Repeat(`{"":`, hostileLimit/4))), 0, false, "nesting deeper than 10000"},
+		{"a number of a mebibyte", says(withLength(ok, strings.Repeat("9", hostileLimit))), 0, false, "want an object, got a number"},
+		{"a name of a mebibyte", says(withLength(ok, `{"`+strings.Repeat("x", hostileLimit-6)+`":1}`)), 0, false, "lacks"},
+		{"members by the hundred thousand", says(withLength(ok, `{"":0`+strings.Repeat(`,"":0`, 200_000)+`}`)), 0, false, "lacks"},
+		{"text that is not UTF-8", says(withLength(ok, "{\"\xc3\x28\":1}")), 0, false, "not UTF-8"},
+		{"zeros", says(withLength(ok, strings.Repeat("\x00", 1000))), 0, false, "not JSON"},
+		{"a mark of the byte order", says(withLength(ok, "\uFEFF{}")), 0, false, "not JSON"},
+		{"half characters", says(withLength(ok, `{"\ud800":"\udfff"}`)), 0, false, "lacks"},
 
-	{"a redirect without an end", endless("HTTP/1.1 307 Go\r\nLocation: http://elsewhere.invalid/\r\n\r\n", "go "), 307, false, "with 307 Temporary Redirect: go go"},
-	{"a redirect to a scheme's host", says("HTTP/1.1 307 Go\r\nLocation: //elsewhere.invalid/\r\nContent-Length: 0\r\n\r\n"), 307, false, "with 307 Temporary Redirect"},
-	{"a redirect with a port that is another", says("HTTP/1.1 308 Go\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"), 308, false, "with 308 Permanent Redirect"},
-	{"a redirect with a user", says("HTTP/1.1 308 Go\r\nLocation: http://me:secret@elsewhere.invalid/\r\nContent-Length: 0\r\n\r\n"), 308, false, "with 308 Permanent Redirect"},
-	{"a redirect to 10 MB of a path", says("HTTP/1.1 307 Go\r\nLocation: /", strings.Repeat("x", 9<<20), "\r\nContent-Length: 0\r\n\r\n"), 431, false, "with 431 Request Header Fields Too Large"},
-	{"a redirect to more than headers may have", says("HTTP/1.1 307 Go\r\nLocation: /", strings.Repeat("x", 11<<20), "\r\nContent-Length: 0\r\n\r\n"), 0, true, "headers exceeded"},
+		{"a redirect without an end", endless("HTTP/1.1 307 Go\r\nLocation: http://elsewhere.invalid/\r\n\r\n", "go "), 307, false, "with 307 Temporary Redirect: go go"},
+		{"a redirect to a scheme's host", says("HTTP/1.1 307 Go\r\nLocation: //elsewhere.invalid/\r\nContent-Length: 0\r\n\r\n"), 307, false, "with 307 Temporary Redirect"},
+		{"a redirect with a port that is another", says("HTTP/1.1 308 Go\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"), 308, false, "with 308 Permanent Redirect"},
+		{"a redirect with a user", says("HTTP/1.1 308 Go\r\nLocation: http://me:secret@elsewhere.invalid/\r\nContent-Length: 0\r\n\r\n"), 308, false, "with 308 Permanent Redirect"},
+		{"a redirect to 10 MB of a path", says("HTTP/1.1 307 Go\r\nLocation: /", strings.Repeat("x", 9<<20), "\r\nContent-Length: 0\r\n\r\n"), 431, false, "with 431 Request Header Fields Too Large"},
+		{"a redirect to more than headers may have", says("HTTP/1.1 307 Go\r\nLocation: /", strings.Repeat("x", 11<<20), "\r\nContent-Length: 0\r\n\r\n"), 0, true, "headers exceeded"},
 
-	{"cookies of a mebibyte and more", says(ok, strings.Repeat("Set-Cookie: a="+strings.Repeat("x", 4000)+"\r\nSet-Cookie: b="+strings.Repeat("y", 4000)+"\r\nSet-Cookie: a=1\r\n", 400), "Content-Length: 2\r\n\r\n{}"), 0, false, "its cookies have more than 1048576 bytes"},
-	{"a cookie of two mebibytes", says(ok, "Set-Cookie: a="+strings.Repeat("x", 2<<20), "\r\nContent-Length: 2\r\n\r\n{}"), 0, false, "its cookies have more than 1048576 bytes"},
-	{"a refusal with a cookie of two mebibytes", says(refuses, "Set-Cookie: a="+strings.Repeat("x", 2<<20), "\r\nContent-Length: 2\r\n\r\nno"), 422, false, "with 422 Unprocessable Entity: no"},
-	{"a redirect with a cookie of two mebibytes", says("HTTP/1.1 307 Go\r\nLocation: /x\r\n", "Set-Cookie: a="+strings.Repeat("x", 2<<20), "\r\nContent-Length: 0\r\n\r\n"), 0, false, "its cookies have more than 1048576 bytes"},
+		{"cookies of a mebibyte and more", says(ok, strings.Repeat("Set-Cookie: a="+strings.Repeat("x", 4000)+"\r\nSet-Cookie: b="+strings.Repeat("y", 4000)+"\r\nSet-Cookie: a=1\r\n", 400), "Content-Length: 2\r\n\r\n{}"), 0, false, "its cookies have more than 1048576 bytes"},
+		{"a cookie of two mebibytes", says(ok, "Set-Cookie: a="+strings.Repeat("x", 2<<20), "\r\nContent-Length: 2\r\n\r\n{}"), 0, false, "its cookies have more than 1048576 bytes"},
+		{"a refusal with a cookie of two mebibytes", says(refuses, "Set-Cookie: a="+strings.Repeat("x", 2<<20), "\r\nContent-Length: 2\r\n\r\nno"), 422, false, "with 422 Unprocessable Entity: no"},
+		{"a redirect with a cookie of two mebibytes", says("HTTP/1.1 307 Go\r\nLocation: /x\r\n", "Set-Cookie: a="+strings.Repeat("x", 2<<20), "\r\nContent-Length: 0\r\n\r\n"), 0, false, "its cookies have more than 1048576 bytes"},
+	}
 }
 
 // A hostile server keeps the protocol, save that its answer to the calls on one path is
@@ -203,7 +206,7 @@ func TestAHostileReplyFailsItsCallAndNothingElse(t *testing.T) {
 		{aclose, failures.StageCleanup, []string{seed, open, turn, aclose, rclose}},
 		{verify, failures.StageVerification, []string{seed, open, turn, aclose, verify, rclose}},
 	} {
-		for _, test := range hostilities {
+		for _, test := range hostilities() {
 			if test.heavy() && call.path != turn && os.Getenv("TURN_TEST_FULL") == "" {
 				continue
 			}
@@ -244,7 +247,7 @@ func once(paths []string) []string {
 // The resources close costs no verdict, whatever it is answered with, and what its
 // success says is not even looked at.
 func TestAHostileReplyToTheLastCloseCostsNothing(t *testing.T) {
-	for _, test := range hostilities {
+	for _, test := range hostilities() {
 		if test.heavy() && os.Getenv("TURN_TEST_FULL") == "" {
 			continue
 		}
