@@ -1,3 +1,3 @@
 // Package testcerts makes certificates for tests of TLS: an authority of the test's own,
-// and what it signs.
+// what it signs, and a door with TLS and a token to put before a server.
 package testcerts

@@ -1,17 +1,11 @@
 package agentserver_test
 
 import (
-	"crypto/tls"
 	"errors"
-	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"example.com/turn/internal/testcerts"
 	"example.com/turn/servers/agentserver"
@@ -20,37 +14,12 @@ import (
 
 const accessToken = "t0p-s3cret"
 
-// guarded puts a door before a server: TLS, and a token. Who has none is told what it
-// should have been.
-func guarded(t *testing.T, authority *testcerts.Authority, behind string) (address string) {
-	t.Helper()
-	to, err := url.Parse(behind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.ErrorLog = log.New(io.Discard, "", 0)
-	proxy.Transport = &http.Transport{DisableKeepAlives: true}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer "+accessToken {
-			http.Error(w, `{"detail":"want Bearer `+accessToken+`"}`, http.StatusUnauthorized)
-			return
-		}
-		proxy.ServeHTTP(w, r)
-	}))
-	server.Config.ErrorLog = proxy.ErrorLog // of handshakes that fail on purpose
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Certificate(t, "127.0.0.1", time.Now().Add(time.Hour)).Certificate}}
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	return server.Listener.Addr().String()
-}
-
 // A server behind TLS and a token is checked as any other.
 func TestACheckBehindTLSAndAToken(t *testing.T) {
 	authority := testcerts.NewAuthority(t)
 	y := newToy(t, "")
 	config := checkOf(y.url, y.sleep)
-	config.URL = "https://" + guarded(t, authority, y.url)
+	config.URL = "https://" + authority.Guard(t, y.url, accessToken)
 	config.Roots, config.Token = authority.Roots(), accessToken
 	report, err := agentserver.Check(t.Context(), config)
 	if err := errors.Join(err, report.Err()); err != nil {
@@ -84,7 +53,7 @@ func TestACheckShowsNoToken(t *testing.T) {
 func TestACheckOfAServerThatIsNotTrusted(t *testing.T) {
 	y := newToy(t, "")
 	config := checkOf(y.url, y.sleep)
-	config.URL = "https://" + guarded(t, testcerts.NewAuthority(t), y.url)
+	config.URL = "https://" + testcerts.NewAuthority(t).Guard(t, y.url, accessToken)
 	config.Token = accessToken
 	report, err := agentserver.Check(t.Context(), config)
 	if err == nil || !strings.HasSuffix(err.Error(), " gives no answer: its certificate is signed by an unknown authority (--ca-file FILE has it known)") {
