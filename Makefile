@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fuzz full soak
+.PHONY: help build test lint fuzz full soak bench
 
 help: ## Show what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -18,6 +18,11 @@ full: ## Run the long tests at full size: a million rows, hundreds of kills, a m
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|Quickly' ./cmd/turn
 	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Sweep|Million' ./servers/internal/sessions
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'Hostile|Invariants|Killed' ./episode ./internal/journal
+
+BENCHJSON ?= bench.json
+
+bench: ## Measure what driving costs beside the servers, against the floor (needs Linux), and write BENCHJSON (bench.json)
+	go run ./internal/bench -json $(BENCHJSON)
 
 SOAKTIME ?= 10m
 

@@ -1,0 +1,477 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A figure is a ratio that is measured in every round.
+type figure struct {
+	name   string
+	limit  float64 // what it should be at most, or at least
+	atMost bool
+	unit   string // of what is no ratio
+}
+
+// The figures, in the order in which they are printed.
+var (
+	latency       = &figure{name: "latency: an episode through turn serve / seven bare POSTs, p50", limit: 1.2, atMost: true}
+	throughput    = &figure{name: "throughput: Driver.Run / floor, 64 in flight", limit: 0.9}
+	cpuSmall      = &figure{name: "CPU: Driver.Run / floor, small bodies", limit: 1.4, atMost: true}
+	cpuLarge      = &figure{name: "CPU: Driver.Run / floor that checks JSON, 5 MB response", limit: 1.0, atMost: true}
+	allocations   = &figure{name: "allocated / held, 5 MB response", limit: 2.2, atMost: true}
+	copies        = &figure{name: "live at most / response, 5 MB response and its echo", limit: 2.2, atMost: true}
+	waitingMemory = &figure{name: "memory of an episode that waits under turn serve", limit: 56, atMost: true, unit: "KiB"}
+	waitingCPU    = &figure{name: "CPU: turn serve with many waiting / with GOGC=100", limit: 1.2, atMost: true}
+	manyInFlight  = &figure{name: "CPU: Driver.Run with 2,048 in flight / with 64", limit: 1.3, atMost: true}
+	runCPU        = &figure{name: "CPU: turn run / Driver.Run, no journal", limit: 1.1, atMost: true}
+	runWall       = &figure{name: "time: turn run / Driver.Run, no journal", limit: 1.1, atMost: true}
+	journalCPU    = &figure{name: "CPU: turn run / Driver.Run, with a journal"}
+	journalWall   = &figure{name: "time: turn run / Driver.Run, with a journal"}
+	rowsCPU       = &figure{name: "CPU: rows of 2 KB read and prepared / checked", limit: 2, atMost: true}
+	rowsWall      = &figure{name: "time: rows of 2 KB read and prepared / checked", limit: 2, atMost: true}
+	sockets       = &figure{name: "sockets opened / episodes in flight, short episodes", limit: 1, atMost: true}
+	stubCapacity  = &figure{name: "calls that the stub can answer / those that the floor makes", limit: 1.5}
+	generator     = &figure{name: "POSTs that the caller can make / those that turn serve answers", limit: 1.5}
+)
+
+var figures = []*figure{
+	latency, throughput, cpuSmall, cpuLarge, allocations, copies, waitingMemory, waitingCPU, manyInFlight,
+	runCPU, runWall, journalCPU, journalWall, rowsCPU, rowsWall, sockets, stubCapacity, generator,
+}
+
+// A reading is a figure in one round, and what it came from.
+type reading struct {
+	figure *figure
+	value  float64
+	from   string
+}
+
+// sizes are how much is measured in a round.
+type sizes struct {
+	serial   int // episodes one after the other
+	parallel int // episodes with many in flight
+	many     int // in flight, where many is the point
+	large    int // episodes with a large response
+	response int // its bytes
+	waiting  int // episodes that wait at once
+	rows     int // of the dataset that is only prepared
+	flock    int // in flight, where sockets are counted
+}
+
+var (
+	fullSizes  = sizes{serial: 3000, parallel: 20_000, many: 2048, large: 60, response: 5 << 20, waiting: 9000, rows: 1_000_000, flock: 500}
+	shortSizes = sizes{serial: 30, parallel: 400, many: 128, large: 2, response: 5 << 20, waiting: 100, rows: 3000, flock: 20}
+)
+
+const (
+	smallResponse = 600 // bytes
+	inFlight      = 64
+)
+
+// A bench is one call of the program.
+type bench struct {
+	sizes
+	options
+	dir  string
+	turn string // the program
+	odd  bool   // a round in which what is compared comes first
+}
+
+// An experiment is what is measured together.
+type experiment struct {
+	figures []*figure
+	run     func(*bench, context.Context) ([]reading, error)
+}
+
+var experiments = []experiment{
+	{[]*figure{latency}, (*bench).oneByOne},
+	{[]*figure{throughput, cpuSmall, manyInFlight, runCPU, runWall, journalCPU, journalWall, stubCapacity}, (*bench).inParallel},
+	{[]*figure{cpuLarge, allocations, copies}, (*bench).largeBodies},
+	{[]*figure{waitingMemory, waitingCPU}, (*bench).waitingEpisodes},
+	{[]*figure{rowsCPU, rowsWall}, (*bench).preparation},
+	{[]*figure{sockets}, (*bench).socketsOpened},
+	{[]*figure{generator}, (*bench).loadGenerator},
+}
+
+func (e experiment) has(name string) bool {
+	for _, f := range e.figures {
+		if strings.Contains(f.name, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// measure measures everything, round by round, and prints it.
+func measure(ctx context.Context, o options) (err error) {
+	b := &bench{options: o, sizes: fullSizes}
+	if o.short {
+		b.sizes, b.rounds = shortSizes, 1
+	}
+	if b.dir, err = os.MkdirTemp("", "turn-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	b.turn = filepath.Join(b.dir, "turn")
+	fmt.Fprintln(os.Stderr, "building turn")
+	if err := b.build(ctx); err != nil {
+		return err
+	}
+	if err := b.writeDatasets(); err != nil {
+		return err
+	}
+	began := time.Now()
+	readings := map[*figure][]reading{}
+	for round := range b.rounds {
+		b.odd = round%2 == 1
+		for _, e := range experiments {
+			if !e.has(o.only) {
+				continue
+			}
+			fmt.Fprintf(os.Stderr, "round %d of %d, after %s: %s\n", round+1, b.rounds, time.Since(began).Round(time.Second), e.figures[0].name)
+			found, err := e.run(b, ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", e.figures[0].name, err)
+			}
+			for _, r := range found {
+				readings[r.figure] = append(readings[r.figure], r)
+			}
+		}
+	}
+	return b.report(os.Stdout, readings)
+}
+
+func (b *bench) build(ctx context.Context) error {
+	p, err := start(ctx, "go", nil, "build", "-o", b.turn, "./cmd/turn")
+	if err != nil {
+		return err
+	}
+	return p.wait()
+}
+
+func (b *bench) rowsFile() string    { return filepath.Join(b.dir, "rows.jsonl") }
+func (b *bench) datasetFile() string { return filepath.Join(b.dir, "tasks.jsonl") }
+
+func (b *bench) writeDatasets() error {
+	const rowBytes, taskBytes = 2000, 400
+	return errors.Join(writeRows(b.rowsFile(), b.rows, rowBytes), writeRows(b.datasetFile(), b.parallel, taskBytes))
+}
+
+// withStub runs what needs a stub.
+func (b *bench) withStub(ctx context.Context, w work, run func(served) error) error {
+	stub, err := startStub(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer stub.stop()
+	return run(stub)
+}
+
+// withServe runs what needs turn serve as well.
+func (b *bench) withServe(ctx context.Context, w work, env []string, run func(stub, serve served) error) error {
+	return b.withStub(ctx, w, func(stub served) error {
+		log := filepath.Join(b.dir, "serve.log")
+		if err := os.WriteFile(log, nil, 0o600); err != nil {
+			return err
+		}
+		p, err := start(ctx, "/bin/sh", env, "-c", `exec "$0" "$@" 2>`+log, b.turn, "serve", "--listen", "127.0.0.1:0", "--resources", stub.url, "--agent", stub.url)
+		if err != nil {
+			return err
+		}
+		defer p.stop()
+		url, err := addressIn(ctx, log)
+		if err != nil {
+			return err
+		}
+		return run(stub, served{p, url})
+	})
+}
+
+// addressIn waits for the log to say where turn serve listens.
+func addressIn(ctx context.Context, log string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(string(text)) {
+			var entry struct{ Message, Address string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Address != "" {
+				return "http://" + entry.Address, nil
+			}
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return "", fmt.Errorf("turn serve does not listen: %w: %s", err, text)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// both runs two measurements, the first one first in every other round.
+func (b *bench) both(first, second func() error) error {
+	if b.odd {
+		first, second = second, first
+	}
+	if err := first(); err != nil {
+		return err
+	}
+	return second()
+}
+
+// doing is a measurement by a process of this program.
+func doing(ctx context.Context, into *spent, role string, w work) func() error {
+	return func() (err error) {
+		*into, err = do(ctx, role, w)
+		return err
+	}
+}
+
+func ratio[N time.Duration | int64 | float64](a, b N) float64 { return float64(a) / float64(b) }
+
+func compared[N any](f *figure, value float64, a, b N) reading {
+	return reading{f, value, fmt.Sprintf("%v / %v", a, b)}
+}
+
+func (b *bench) oneByOne(ctx context.Context) (found []reading, err error) {
+	w := work{Response: smallResponse, Episodes: b.serial, Warmup: b.serial / 10, InFlight: 1}
+	err = b.withServe(ctx, w, nil, func(stub, serve served) error {
+		bare, through := w, w
+		bare.URL = stub.url
+		through.URL, through.Served = serve.url, true
+		var floor, driven spent
+		if err := b.both(doing(ctx, &floor, "floor", bare), doing(ctx, &driven, "floor", through)); err != nil {
+			return err
+		}
+		found = append(found, compared(latency, ratio(driven.P50, floor.P50), driven.P50, floor.P50))
+		return nil
+	})
+	return found, err
+}
+
+func (b *bench) inParallel(ctx context.Context) (found []reading, err error) {
+	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
+	err = b.withStub(ctx, w, func(stub served) error {
+		w.URL = stub.url
+		wide := w
+		wide.InFlight = b.many
+		var floor, driven, many, pound, bare, noted spent
+		if err := b.both(doing(ctx, &floor, "floor", w), doing(ctx, &driven, "library", w)); err != nil {
+			return err
+		}
+		if err := b.both(doing(ctx, &many, "library", wide), doing(ctx, &pound, "pound", w)); err != nil {
+			return err
+		}
+		if err := b.both(b.running(ctx, &bare, stub.url, "none"), b.running(ctx, &noted, stub.url, filepath.Join(b.dir, "journal"))); err != nil {
+			return err
+		}
+		pounded := ratio(float64(pound.Wall)/7, float64(floor.Wall)/6)
+		found = []reading{
+			compared(throughput, ratio(floor.Wall, driven.Wall), perSecond(driven), perSecond(floor)),
+			compared(cpuSmall, ratio(driven.perEpisode(), floor.perEpisode()), driven.perEpisode(), floor.perEpisode()),
+			compared(manyInFlight, ratio(many.perEpisode(), driven.perEpisode()), many.perEpisode(), driven.perEpisode()),
+			compared(runCPU, ratio(bare.perEpisode(), driven.perEpisode()), bare.perEpisode(), driven.perEpisode()),
+			compared(runWall, ratio(bare.Wall, driven.Wall), perSecond(bare), perSecond(driven)),
+			compared(journalCPU, ratio(noted.perEpisode(), driven.perEpisode()), noted.perEpisode(), driven.perEpisode()),
+			compared(journalWall, ratio(noted.Wall, driven.Wall), perSecond(noted), perSecond(driven)),
+			{stubCapacity, 1 / pounded, fmt.Sprintf("%.0f / %.0f calls a second", 7*float64(pound.Episodes)/pound.Wall.Seconds(), 6*float64(floor.Episodes)/floor.Wall.Seconds())},
+		}
+		return nil
+	})
+	return found, err
+}
+
+func perSecond(s spent) string {
+	return fmt.Sprintf("%.0f a second", float64(s.Episodes)/s.Wall.Seconds())
+}
+
+// running is a dataset run of as many episodes, as a person starts it.
+func (b *bench) running(ctx context.Context, into *spent, url, journal string) func() error {
+	return func() error {
+		output := filepath.Join(b.dir, "rollouts.jsonl")
+		began := time.Now()
+		p, err := start(ctx, b.turn, nil, "run", b.datasetFile(), "-o", output, "--overwrite", "--resources", url, "--agent", url, "--journal", journal)
+		if err != nil {
+			return err
+		}
+		if err := p.wait(); err != nil {
+			return fmt.Errorf("turn run: %w", err)
+		}
+		state := p.command.ProcessState
+		*into = spent{Episodes: b.parallel, Wall: time.Since(began), CPU: state.UserTime() + state.SystemTime()}
+		return nil
+	}
+}
+
+func (b *bench) largeBodies(ctx context.Context) (found []reading, err error) {
+	w := work{Response: b.response, Episodes: b.large, Warmup: 2, InFlight: 4, Check: true}
+	err = b.withStub(ctx, w, func(stub served) error {
+		w.URL = stub.url
+		watched := w
+		watched.Watch, watched.InFlight, watched.Episodes = true, 1, max(2, b.large/10)
+		var floor, driven, watch spent
+		if err := b.both(doing(ctx, &floor, "floor", w), doing(ctx, &driven, "library", w)); err != nil {
+			return err
+		}
+		if watch, err = do(ctx, "library", watched); err != nil {
+			return err
+		}
+		response := int64(len(responseOf(b.response)))
+		held := 2 * response // the verdict repeats it
+		allocated := driven.Allocated / int64(driven.Episodes)
+		found = []reading{
+			compared(cpuLarge, ratio(driven.perEpisode(), floor.perEpisode()), driven.perEpisode(), floor.perEpisode()),
+			compared(allocations, ratio(allocated, held), allocated, held),
+			compared(copies, ratio(watch.PeakHeap, response), watch.PeakHeap, response),
+		}
+		return nil
+	})
+	return found, err
+}
+
+// waitingEpisodes has many episodes wait for their agents at once, in a turn serve as
+// it is, and in one whose collector nobody has tuned.
+func (b *bench) waitingEpisodes(ctx context.Context) ([]reading, error) {
+	var tuned, untuned waited
+	err := b.both(
+		func() (err error) { tuned, err = b.wait(ctx); return err },
+		func() (err error) { untuned, err = b.wait(ctx, "GOGC=100"); return err },
+	)
+	if err != nil {
+		return nil, err
+	}
+	each := ratio(tuned.memory, int64(b.waiting)) / 1024
+	return []reading{
+		{waitingMemory, each, fmt.Sprintf("%d MiB above %d of %d episodes; %d MiB with GOGC=100", tuned.memory>>20, tuned.idle>>20, b.waiting, untuned.memory>>20)},
+		compared(waitingCPU, ratio(tuned.cpu, untuned.cpu), tuned.cpu, untuned.cpu),
+	}, nil
+}
+
+type waited struct {
+	idle   int64 // bytes resident before
+	memory int64 // bytes above them at most
+	cpu    time.Duration
+}
+
+func (b *bench) wait(ctx context.Context, env ...string) (w waited, err error) {
+	load := work{Response: smallResponse, Hold: true, Episodes: b.waiting, InFlight: b.waiting, Served: true}
+	err = b.withServe(ctx, load, env, func(stub, serve served) error {
+		if w.idle, err = serve.memory("VmRSS"); err != nil {
+			return err
+		}
+		before, err := serve.cpu()
+		if err != nil {
+			return err
+		}
+		load.URL = serve.url
+		callers, err := startRole(ctx, "floor", load)
+		if err != nil {
+			return err
+		}
+		defer callers.stop()
+		if err := stub.awaitWaiting(ctx, b.waiting); err != nil {
+			return fmt.Errorf("%w: %s", err, callers.errors)
+		}
+		if err := stub.release(); err != nil {
+			return err
+		}
+		if err := callers.wait(); err != nil {
+			return err
+		}
+		after, err := serve.cpu()
+		if err != nil {
+			return err
+		}
+		peak, err := serve.memory("VmHWM")
+		w.memory, w.cpu = peak-w.idle, after-before
+		return err
+	})
+	return w, err
+}
+
+// awaitWaiting returns when so many episodes wait for their agent, and have done so for
+// a while.
+func (s served) awaitWaiting(ctx context.Context, episodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		now, err := s.state()
+		if err != nil {
+			return err
+		}
+		if now.Waiting == episodes {
+			return pause(ctx, time.Second)
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return fmt.Errorf("%d episodes of %d wait: %w", now.Waiting, episodes, err)
+		}
+	}
+}
+
+func (b *bench) preparation(ctx context.Context) ([]reading, error) {
+	w := work{File: b.rowsFile(), Output: filepath.Join(b.dir, "prepared", "rollouts.jsonl")}
+	var scanned, prepared spent
+	if err := b.both(doing(ctx, &scanned, "scan", w), doing(ctx, &prepared, "prepare", w)); err != nil {
+		return nil, err
+	}
+	if scanned.Episodes != b.rows || prepared.Episodes != b.rows {
+		return nil, fmt.Errorf("%d and %d rows of %d were read", scanned.Episodes, prepared.Episodes, b.rows)
+	}
+	return []reading{
+		compared(rowsCPU, ratio(prepared.CPU, scanned.CPU), prepared.CPU, scanned.CPU),
+		compared(rowsWall, ratio(prepared.Wall, scanned.Wall), prepared.Wall, scanned.Wall),
+	}, nil
+}
+
+func (b *bench) socketsOpened(ctx context.Context) (found []reading, err error) {
+	w := work{Response: smallResponse, Episodes: b.parallel, InFlight: b.flock}
+	err = b.withStub(ctx, w, func(stub served) error {
+		w.URL = stub.url
+		if _, err := do(ctx, "library", w); err != nil {
+			return err
+		}
+		after, err := stub.state()
+		if err != nil {
+			return err
+		}
+		opened := after.Connections - 1 // this question has one of its own
+		found = append(found, reading{sockets, ratio(opened, int64(b.flock)), fmt.Sprintf("%d / %d in %d episodes", opened, b.flock, b.parallel)})
+		return nil
+	})
+	return found, err
+}
+
+// loadGenerator compares what the callers of turn serve get out of the stub, which
+// answers their POST itself, with what they get out of turn serve.
+func (b *bench) loadGenerator(ctx context.Context) (found []reading, err error) {
+	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight, Served: true}
+	err = b.withServe(ctx, w, nil, func(stub, serve served) error {
+		direct, through := w, w
+		direct.URL, through.URL = stub.url, serve.url
+		var alone, driven spent
+		if err := b.both(doing(ctx, &alone, "floor", direct), doing(ctx, &driven, "floor", through)); err != nil {
+			return err
+		}
+		found = append(found, compared(generator, ratio(driven.Wall, alone.Wall), perSecond(alone), perSecond(driven)))
+		return nil
+	})
+	return found, err
+}
