@@ -16,6 +16,7 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
+	"example.com/turn/internal/pool"
 	"example.com/turn/retry"
 )
 
@@ -42,10 +43,10 @@ func TestConnectionsThatAreDroppedWhileIdle(t *testing.T) {
 				slow := &slow{}
 				b := &bubble{}
 				d, stop := b.driver(t, func(c *episode.Config) {
-					pool := c.Transport.(*http.Transport)
-					slow.RoundTripper, c.Transport = pool, slow
-					dial := pool.DialContext
-					pool.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+					next := c.Transport.(*pool.Transport)
+					slow.RoundTripper, c.Transport = next, slow
+					dial := next.DialContext
+					next.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 						conn, err := dial(ctx, network, address)
 						return &idleConn{Conn: conn, way: way}, err
 					}

@@ -46,7 +46,7 @@ type world struct {
 	restarting  sync.RWMutex // held by calls of the resources server, so that it starts again between two of them
 	servers     []*httptest.Server
 	proxies     map[side]*episodetest.Proxy
-	pool        *http.Transport
+	pool        *pool.Transport
 	driver      *episode.Driver
 	intervening sync.RWMutex // held by events, so that none happens once all is healed
 	healed      bool

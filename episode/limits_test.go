@@ -20,6 +20,7 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
+	"example.com/turn/internal/pool"
 	"example.com/turn/retry"
 )
 
@@ -528,7 +529,7 @@ func TestAServerThatComesUpLater(t *testing.T) {
 		d, stop := b.driver(t, func(c *episode.Config) {
 			c.Concurrency, c.QueueTimeout = 1, time.Second
 			c.Resources.Resend, c.Agent.Resend = retry.Resend{}, retry.Resend{}
-			next := c.Transport.(*http.Transport)
+			next := c.Transport.(*pool.Transport)
 			dial := next.DialContext
 			next.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				if !up.Load() {

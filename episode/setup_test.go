@@ -15,6 +15,7 @@ import (
 	"example.com/turn/agentclient"
 	"example.com/turn/episode"
 	"example.com/turn/failures"
+	"example.com/turn/internal/pool"
 	"example.com/turn/internal/scripted"
 	"example.com/turn/protocol"
 	"example.com/turn/resourcesclient"
@@ -119,7 +120,8 @@ func (b *bubble) driver(t *testing.T, change func(*episode.Config)) (d *episode.
 	server := &http.Server{Handler: b}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
-	transport := &http.Transport{DialContext: listener.dial}
+	transport := pool.New()
+	transport.DialContext = listener.dial
 	config := episode.Config{
 		Resources: resourcesclient.Config{URL: "http://resources", Name: "bench", Resend: quick},
 		Agent:     agentclient.Config{URL: "http://agent", Name: "helper", Resend: quick},

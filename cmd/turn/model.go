@@ -39,7 +39,7 @@ func (f modelFlags) open(hint string, roots *x509.CertPool, logger zerolog.Logge
 		URL:       f.ModelURL,
 		Model:     f.Model,
 		Key:       f.key(),
-		Transport: pool.Trusting(roots),
+		Transport: pool.General(roots),
 		Logger:    logger,
 	})
 	if err != nil {

@@ -185,7 +185,7 @@ func TestEndOfTheContextNamesItsCause(t *testing.T) {
 				_, err := newClient(t, config).Post(ctx, verifyCall(retry.Repeatable))
 				got := wantFailure(t, err)
 				want := failures.Failure{Stage: failures.StageVerification, Kind: test.kind, Reason: test.words}
-				want.Unsent = at == "while it connects"
+				want.Unsent = at == "while it connects" || at == "before the call"
 				if diff := cmp.Diff(want, *got, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "Err" }, cmp.Ignore())); diff != "" {
 					t.Errorf("failure (-want +got):\n%s", diff)
 				}

@@ -58,7 +58,7 @@ func answerDNS(conn net.Conn, ip net.IP) {
 
 // flappingDNS is a transport whose name server is down for the first look-ups,
 // in the way that down says, and then answers with the loopback address.
-func flappingDNS(t testing.TB, lookups *atomic.Int64, fail int64, down func(ctx context.Context) (net.Conn, error)) *http.Transport {
+func flappingDNS(t testing.TB, lookups *atomic.Int64, fail int64, down func(ctx context.Context) (net.Conn, error)) *pool.Transport {
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		if lookups.Load() <= fail {
 			return down(ctx)

@@ -186,7 +186,7 @@ type pipeNet struct {
 // servePipes starts a server on a network of its own and returns a transport
 // that reaches it under any address. dial, when not nil, may refuse a connection:
 // it gets the number of the dial, from 1 on.
-func servePipes(t testing.TB, handler http.HandlerFunc, dial func(n int) error) *http.Transport {
+func servePipes(t testing.TB, handler http.HandlerFunc, dial func(n int) error) *pool.Transport {
 	t.Helper()
 	network := &pipeNet{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: handler}

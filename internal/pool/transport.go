@@ -6,129 +6,218 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
-	"os"
-	"strings"
-	"sync/atomic"
-	"syscall"
+	"net/http/httptrace"
+	"net/url"
+	"sync"
 	"time"
 )
 
-// Settings of the HTTP client (section 6).
-const (
-	// idleTimeout is below the 30 s after which Gym servers drop an idle
-	// connection: the side that sends must be the one that gives up first.
-	idleTimeout = 15 * time.Second
+// idleTimeout is below the 30 s after which Gym servers drop an idle connection: the
+// side that sends must be the one that gives up first (section 6).
+const idleTimeout = 15 * time.Second
 
-	// An agent's turn may be silent for hours; keep-alive probes tell a server
-	// that thinks from one that is gone.
-	keepAliveIdle     = 60 * time.Second
-	keepAliveInterval = 10 * time.Second
-	keepAliveProbes   = 3
-)
+// A Transport makes HTTP/1.1 calls, each in its caller's goroutine: see the doc of the
+// package. It has no limit on connections or time, takes no proxy from the environment
+// and asks for no compression. It is an http.RoundTripper, safe for concurrent use, and
+// tells the hooks GetConn and GotConn of a httptrace.ClientTrace.
+type Transport struct {
+	// DialContext makes the connections.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	// TLSClientConfig is for servers whose URL begins with https.
+	TLSClientConfig *tls.Config
 
-// New makes the connection pool for the servers of one driver. It has
-// no limit of its own on connections or time, takes no proxy from the
-// environment and asks for no compression.
-func New() *http.Transport { return Trusting(nil) }
+	mu   sync.Mutex
+	idle map[string][]*conn // by address and scheme; what was used last is last
+}
+
+// New makes a pool for the servers of one driver.
+func New() *Transport { return Trusting(nil) }
 
 // Trusting is a pool as [New] makes one, which trusts the servers behind TLS whose
 // certificates these authorities have signed. Nil: the system's authorities, or those
 // of SSL_CERT_FILE.
-func Trusting(roots *x509.CertPool) *http.Transport {
-	transport := &http.Transport{
-		TLSClientConfig:    &tls.Config{RootCAs: roots},
-		DisableCompression: true,
-		// Every connection in use may become idle at once. A lower bound would
-		// close the others and open them again for the next call.
-		MaxIdleConnsPerHost: math.MaxInt,
-		IdleConnTimeout:     idleTimeout,
-	}
-	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if lacksDescriptors(err) { // those of idle connections are worth less than this one
-			transport.CloseIdleConnections()
-			conn, err = dial(ctx, network, address)
-		}
-		return conn, err
-	}
-	return transport
+func Trusting(roots *x509.CertPool) *Transport {
+	t := &Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, idle: map[string][]*conn{}}
+	t.DialContext = dialer(t.CloseIdleConnections)
+	return t
 }
 
-func lacksDescriptors(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
-}
+// errStale is the error of an idle connection on which nothing could be written.
+var errStale = errors.New("the connection was closed while it was idle")
 
-// dial connects to a server. It makes up for what net.Dialer leaves open: localhost
-// is two addresses even where /etc/hosts knows of one, and a look-up that failed
-// for want of a descriptor does not say so.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable:   true,
-		Idle:     keepAliveIdle,
-		Interval: keepAliveInterval,
-		Count:    keepAliveProbes,
-	}}
-	conn, err := dialer.DialContext(ctx, network, address)
-	if err == nil {
-		return &countedConn{Conn: conn}, nil
-	}
-	if ctx.Err() != nil {
+// RoundTrip makes one call. A call of which not a byte could be written to an idle
+// connection goes to another one.
+func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if err := check(request); err != nil {
+		closeBody(request)
 		return nil, err
 	}
-	if host, port, _ := net.SplitHostPort(address); strings.EqualFold(host, "localhost") {
-		for _, loopback := range []string{"127.0.0.1", "::1"} {
-			if conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(loopback, port)); err == nil {
-				return &countedConn{Conn: conn}, nil
-			}
+	for {
+		c, err := t.connection(request)
+		if err != nil {
+			closeBody(request)
+			return nil, err
+		}
+		response, err := c.roundTrip(request)
+		if !errors.Is(err, errStale) {
+			return response, err
+		}
+		if request, err = rewound(request); err != nil {
+			return nil, err
 		}
 	}
-	var lookup *net.DNSError
-	if errors.As(err, &lookup) {
-		probe, lacking := os.Open(os.DevNull)
-		if lacking != nil {
-			return nil, fmt.Errorf("%w (%w)", err, lacking)
+}
+
+// check refuses what could not be sent as it is meant.
+func check(request *http.Request) error {
+	if request.URL.Scheme != "http" && request.URL.Scheme != "https" || request.URL.Host == "" {
+		return fmt.Errorf("the URL %q is not one of a server", request.URL.Redacted())
+	}
+	return checkHeader(request.Header)
+}
+
+func closeBody(request *http.Request) {
+	if request.Body != nil {
+		_ = request.Body.Close()
+	}
+}
+
+// rewound is the request with its body anew.
+func rewound(request *http.Request) (*http.Request, error) {
+	if request.Body == nil || request.Body == http.NoBody {
+		return request, nil
+	}
+	if request.GetBody == nil {
+		return nil, errStale
+	}
+	body, err := request.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	again := *request
+	again.Body = body
+	return &again, nil
+}
+
+// connection finds an idle connection that is still good, or makes one.
+func (t *Transport) connection(request *http.Request) (*conn, error) {
+	address := addressOf(request.URL)
+	key := request.URL.Scheme + " " + address
+	trace := httptrace.ContextClientTrace(request.Context())
+	if trace != nil && trace.GetConn != nil {
+		trace.GetConn(address)
+	}
+	if err := request.Context().Err(); err != nil {
+		return nil, err
+	}
+	c := t.takeIdle(key)
+	if c == nil {
+		raw, err := t.dial(request, address)
+		if err != nil {
+			return nil, err
 		}
-		_ = probe.Close()
+		c = newConn(t, key, raw)
 	}
-	return nil, err
-}
-
-// A countedConn counts what is written to it: net/http does not tell a request of
-// which not a byte was written from one that may have reached its server.
-type countedConn struct {
-	net.Conn
-	written atomic.Int64
-}
-
-func (c *countedConn) Write(p []byte) (int, error) {
-	c.written.Add(int64(len(p))) // first: nobody may find it written and not counted
-	return c.Conn.Write(p)
-}
-
-// NetConn is the connection beneath, as tls.Conn has it.
-func (c *countedConn) NetConn() net.Conn { return c.Conn }
-
-// A Watch tells whether a connection was written to.
-type Watch struct {
-	conn   *countedConn
-	before int64
-}
-
-// WatchWrites begins to watch a connection. For one that no pool of this package has
-// made, Wrote is always true.
-func WatchWrites(conn net.Conn) Watch {
-	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn()
+	if trace != nil && trace.GotConn != nil {
+		trace.GotConn(httptrace.GotConnInfo{Conn: c.Conn, Reused: c.used, WasIdle: c.used})
 	}
-	counted, ok := conn.(*countedConn)
-	if !ok {
-		return Watch{}
-	}
-	return Watch{counted, counted.written.Load()}
+	return c, nil
 }
 
-// Wrote reports whether a byte may have been written since the watch began.
-func (w Watch) Wrote() bool { return w.conn == nil || w.conn.written.Load() != w.before }
+// addressOf is a URL's host and port.
+func addressOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = "80"
+		if u.Scheme == "https" {
+			port = "443"
+		}
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+func (t *Transport) dial(request *http.Request, address string) (net.Conn, error) {
+	raw, err := t.DialContext(request.Context(), "tcp", address)
+	if err != nil || request.URL.Scheme == "http" {
+		return raw, err
+	}
+	config := t.TLSClientConfig.Clone()
+	config.ServerName = request.URL.Hostname()
+	secured := tls.Client(raw, config)
+	if err := secured.HandshakeContext(request.Context()); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return secured, nil
+}
+
+// takeIdle takes the connection that was used last: the others may become too old, so
+// that no more stay open than are in use.
+func (t *Transport) takeIdle(key string) *conn {
+	for {
+		c := t.popIdle(key)
+		if c == nil || !ended(c.Conn) {
+			return c
+		}
+		_ = c.Close()
+	}
+}
+
+func (t *Transport) popIdle(key string) *conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		idle := t.idle[key]
+		if len(idle) == 0 {
+			return nil
+		}
+		c := idle[len(idle)-1]
+		idle[len(idle)-1] = nil
+		t.idle[key] = idle[:len(idle)-1]
+		if c.age.Stop() {
+			return c
+		}
+		_ = c.Close() // its time is over, and drop waits for the lock
+	}
+}
+
+// keep has a connection wait for its next call.
+func (t *Transport) keep(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.idle[c.key] = append(t.idle[c.key], c)
+	if c.age == nil {
+		c.age = time.AfterFunc(idleTimeout, func() { t.drop(c) })
+		return
+	}
+	c.age.Reset(idleTimeout)
+}
+
+// drop closes a connection that has been idle for too long.
+func (t *Transport) drop(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	idle := t.idle[c.key]
+	for i := range idle {
+		if idle[i] == c {
+			t.idle[c.key] = append(idle[:i], idle[i+1:]...)
+			_ = c.Close()
+			return
+		}
+	}
+}
+
+// CloseIdleConnections closes the connections that no call is using.
+func (t *Transport) CloseIdleConnections() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, idle := range t.idle {
+		for _, c := range idle {
+			c.age.Stop()
+			_ = c.Close()
+		}
+	}
+	clear(t.idle)
+}

@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // get makes a request and takes the whole reply.
-func get(t *testing.T, transport *http.Transport, url string) *http.Response {
+func get(t *testing.T, transport http.RoundTripper, url string) *http.Response {
 	t.Helper()
 	client := &http.Client{Transport: transport}
 	response, err := client.Get(url)
@@ -30,27 +30,6 @@ func get(t *testing.T, transport *http.Transport, url string) *http.Response {
 	_, _ = io.Copy(io.Discard, response.Body)
 	_ = response.Body.Close()
 	return response
-}
-
-// There is no limit on time or connections besides the one on idle ones.
-func TestNothingIsLimitedThatTheProtocolDoesNotLimit(t *testing.T) {
-	transport := pool.New()
-	if transport.ResponseHeaderTimeout != 0 || transport.TLSHandshakeTimeout != 0 || transport.ExpectContinueTimeout != 0 {
-		t.Errorf("time limits: headers %s, TLS %s, continue %s", transport.ResponseHeaderTimeout, transport.TLSHandshakeTimeout, transport.ExpectContinueTimeout)
-	}
-	if transport.MaxConnsPerHost != 0 || transport.MaxIdleConns != 0 {
-		t.Errorf("limits on connections: %d a host, %d idle in all", transport.MaxConnsPerHost, transport.MaxIdleConns)
-	}
-}
-
-// The environment may name a proxy for the world outside. (net/http asks for one
-// whenever the transport has a function to ask: a look at what that says would be
-// a look at what net/http remembers of the environment.)
-func TestNoProxyIsTakenFromTheEnvironment(t *testing.T) {
-	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
-	if pool.New().Proxy != nil {
-		t.Error("there is a proxy")
-	}
 }
 
 func TestNoCompressionIsAskedFor(t *testing.T) {

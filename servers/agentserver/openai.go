@@ -83,7 +83,7 @@ func (c OpenAIConfig) withDefaults() OpenAIConfig {
 		c.MaxReplyBytes = DefaultMaxReplyBytes
 	}
 	if c.Transport == nil {
-		c.Transport = pool.New()
+		c.Transport = pool.General(nil)
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now

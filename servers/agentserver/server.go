@@ -102,7 +102,7 @@ func (c Config) withDefaults() Config {
 		c.Lifetime = DefaultLifetime
 	}
 	if c.Transport == nil {
-		c.Transport = pool.New()
+		c.Transport = pool.General(nil)
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now

@@ -51,7 +51,7 @@ type server struct {
 }
 
 func newServer(config Config) *server {
-	transport := pool.Trusting(config.Roots)
+	transport := pool.General(config.Roots)
 	transport.DisableKeepAlives = true
 	s := &server{
 		base:      strings.TrimRight(config.URL, "/"),
