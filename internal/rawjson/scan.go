@@ -128,7 +128,7 @@ func (s *scanner) enter() (bool, error) {
 		}
 		return true, nil
 	case c == '-' || '0' <= c && c <= '9':
-		return false, s.number()
+		return false, s.numbers()
 	case c == 't':
 		return false, s.literal("true")
 	case c == 'f':
@@ -273,39 +273,89 @@ func hex4(b []byte) (rune, bool) {
 	return r, true
 }
 
+// numbers passes over a number and, within an array, over those that follow it: token
+// ids and log-probabilities come by the hundred thousand.
+func (s *scanner) numbers() error {
+	inArray := len(s.open) > 0 && s.open[len(s.open)-1] == '['
+	for {
+		if err := s.number(); err != nil || !inArray {
+			return err
+		}
+		next := s.nextNumber()
+		if next < 0 {
+			return nil
+		}
+		s.pos = next
+	}
+}
+
+// nextNumber is where another number begins, behind a comma and spaces; -1 when what
+// follows is anything else, or written otherwise.
+func (s *scanner) nextNumber() int {
+	data, i := s.data, s.pos
+	if i == len(data) || data[i] != ',' {
+		return -1
+	}
+	for i++; i < len(data) && data[i] == ' '; i++ {
+	}
+	if i == len(data) || data[i] != '-' && (data[i] < '0' || data[i] > '9') {
+		return -1
+	}
+	return i
+}
+
 func (s *scanner) number() error {
-	if s.peek() == '-' {
-		s.pos++
+	data, i := s.data, s.pos
+	if i < len(data) && data[i] == '-' {
+		i++
 	}
-	if s.peek() == '0' {
-		s.pos++
-	} else if !s.digits() {
-		return s.unexpected("a digit")
+	whole := i
+	if i = digitsEnd(data, i); i == whole {
+		return s.notDigit(i)
 	}
-	if s.peek() == '.' {
-		s.pos++
-		if !s.digits() {
-			return s.unexpected("a digit")
+	if data[whole] == '0' {
+		i = whole + 1 // what follows it is not of this number
+	}
+	if i < len(data) && data[i] == '.' {
+		fraction := i + 1
+		if i = digitsEnd(data, fraction); i == fraction {
+			return s.notDigit(i)
 		}
 	}
-	if c := s.peek(); c == 'e' || c == 'E' {
-		s.pos++
-		if c := s.peek(); c == '+' || c == '-' {
-			s.pos++
+	if i < len(data) && data[i]|0x20 == 'e' {
+		i++
+		if i < len(data) && (data[i] == '+' || data[i] == '-') {
+			i++
 		}
-		if !s.digits() {
-			return s.unexpected("a digit")
+		exponent := i
+		if i = digitsEnd(data, i); i == exponent {
+			return s.notDigit(i)
 		}
 	}
+	s.pos = i
 	return nil
 }
 
-func (s *scanner) digits() bool {
-	start := s.pos
-	for s.pos < len(s.data) && '0' <= s.data[s.pos] && s.data[s.pos] <= '9' {
-		s.pos++
+func (s *scanner) notDigit(at int) error {
+	s.pos = at
+	return s.unexpected("a digit")
+}
+
+// digitsEnd is where digits end that begin at a place. Eight bytes are looked at
+// together: how many digits there are is up to chance, which costs more than they do.
+func digitsEnd(data []byte, i int) int {
+	for i+8 <= len(data) {
+		// What is above 9 gets its high bit, and may carry into what is above it.
+		w := binary.LittleEndian.Uint64(data[i:]) ^ everyByte*'0'
+		if other := (w | (w + everyByte*(0x80-10))) & highBits; other != 0 {
+			return i + bits.TrailingZeros64(other)/8
+		}
+		i += 8
 	}
-	return s.pos > start
+	for i < len(data) && '0' <= data[i] && data[i] <= '9' {
+		i++
+	}
+	return i
 }
 
 func (s *scanner) literal(word string) error {
