@@ -446,3 +446,31 @@ func TestReadAll(t *testing.T) {
 		}
 	}
 }
+
+// A body of any length is read whole, and takes the memory of two of it at most: once
+// where its length is known and believed.
+func TestWhatReadAllTakes(t *testing.T) {
+	const mebibyte = 1 << 20
+	for _, test := range []struct {
+		size, announced int64
+		most            float64 // times its size
+	}{
+		{5 * mebibyte, 5 * mebibyte, 1.01},
+		{5 * mebibyte, -1, 2.2},
+		{20 * mebibyte, -1, 2.2},
+		{20 * mebibyte, 20 * mebibyte, 2.2},
+		{mebibyte + 1, mebibyte, 2.2},
+	} {
+		text := bytes.Repeat([]byte("0123456789abcdefghijklmnopqrstuvwxyz"), int(test.size)/36+1)[:test.size]
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got, err := httpcall.ReadAll(bytes.NewReader(text), test.announced, test.size)
+		runtime.ReadMemStats(&after)
+		if err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%d bytes, %d announced: got %d, %v", test.size, test.announced, len(got), err)
+		}
+		if taken := float64(after.TotalAlloc-before.TotalAlloc) / float64(test.size); taken > test.most {
+			t.Errorf("%d bytes, %d announced: %.2f times their memory was taken, want %.2f at most", test.size, test.announced, taken, test.most)
+		}
+	}
+}
