@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/go-retryablehttp"
-
 	"example.com/turn/failures"
 	"example.com/turn/internal/pool"
 	"example.com/turn/retry"
@@ -31,9 +29,7 @@ const (
 	maxJSONRefusalBytes = 16 << 20
 )
 
-// sending is one call under way. It is the http.RoundTripper of that call alone,
-// so that what happens on each try is seen here, and so that the pool's
-// CloseIdleConnections is out of the retry library's reach.
+// sending is one call under way.
 type sending struct {
 	client  *Client
 	call    Call
@@ -60,28 +56,37 @@ func (r reply) blames() bool { return r.status >= 400 && r.status <= 499 }
 
 // send makes the call until it is answered or may not be sent again.
 func (c *Client) send(ctx context.Context, call Call, forward bool) (reply, *failures.Failure) {
-	s := &sending{client: c, call: call, forward: forward}
-	body := retryablehttp.ReaderFunc(func() (io.Reader, error) { return call.Body.NewReader(), nil })
-	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, c.base+call.Path, body)
+	target, err := url.Parse(c.base + call.Path)
 	if err != nil {
 		return reply{}, failures.Of(err, call.Stage)
 	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("User-Agent", "turn")
-	if c.config.Token != "" {
-		request.Header.Set("Authorization", c.config.Token.Header())
+	s := &sending{client: c, call: call, forward: forward}
+	for {
+		err := s.try(ctx, target)
+		if !s.again(ctx, err) {
+			return s.end(ctx, err)
+		}
+		if !elapsed(ctx, s.wait) {
+			return s.end(ctx, ctx.Err())
+		}
 	}
+}
 
-	loop := retryablehttp.Client{ // one a call: its fields are this call's decisions
-		HTTPClient:   &http.Client{Transport: s, CheckRedirect: followNone},
-		RetryMax:     math.MaxInt,
-		CheckRetry:   s.again,
-		Backoff:      func(_, _ time.Duration, _ int, _ *http.Response) time.Duration { return s.wait },
-		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+// elapsed waits, and reports false when ctx ends before that.
+func elapsed(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	response, err := loop.Do(request)
+}
+
+// end is what the call comes to: the last reply, or why there is none.
+func (s *sending) end(ctx context.Context, err error) (reply, *failures.Failure) {
 	if err == nil {
-		_ = response.Body.Close() // it is empty: RoundTrip has read the reply
 		return s.last, nil
 	}
 	var failure *failures.Failure
@@ -91,33 +96,27 @@ func (c *Client) send(ctx context.Context, call Call, forward bool) (reply, *fai
 	if ctx.Err() != nil {
 		err = failures.Cause(ctx)
 	}
-	failure = failures.Broken(c.Failed(call), err, s.reached, s.before)
+	failure = failures.Broken(s.client.Failed(s.call), err, s.reached, s.before)
 	failure.Unsent = !s.written
 	return reply{}, failure
 }
 
-// followNone leaves redirects to RoundTrip.
-func followNone(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-// RoundTrip is one try: the request, the redirects that it is sent on by, and
-// the whole reply.
-func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
-	defer func() { _ = request.Body.Close() }() // each leg reads the body anew
+// try is one try: the request, the redirects that it is sent on by, and the whole
+// reply.
+func (s *sending) try(ctx context.Context, target *url.URL) error {
 	s.sends++
 	var watch pool.Watch
-	trace := &httptrace.ClientTrace{
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { s.reached = false },
 		GotConn: func(info httptrace.GotConnInfo) {
 			s.reached = true
 			watch = pool.WatchWrites(info.Conn)
 		},
-	}
-	ctx := httptrace.WithClientTrace(request.Context(), trace)
-	target := request.URL
+	})
 	for redirects := 0; ; redirects++ {
-		leg, err := s.leg(ctx, request, target)
+		leg, err := s.leg(ctx, target)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		// A transport that does not say that it looks for a connection may have
 		// sent the request over one all the same.
@@ -126,12 +125,12 @@ func (s *sending) RoundTrip(request *http.Request) (*http.Response, error) {
 		s.reached = s.reached && !failedToDial(err)
 		s.written = s.written || s.reached && (err == nil || watch.Wrote())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		next, found := redirect(target, response)
 		if err := s.keep(response.Header); err != nil && (found || response.StatusCode <= 299) {
 			_ = response.Body.Close()
-			return nil, err
+			return err
 		}
 		if !found || redirects == maxRedirects {
 			return s.read(response)
@@ -163,23 +162,44 @@ func failedToDial(err error) bool {
 
 // leg is the request to one address. Its cookies are those of the jar as it is
 // now: a server that redirects may have set one.
-func (s *sending) leg(ctx context.Context, request *http.Request, target *url.URL) (leg *http.Request, err error) {
-	leg = request.Clone(ctx)
-	leg.URL, leg.Host = target, ""
-	if leg.Body, err = s.call.open(); err != nil {
+func (s *sending) leg(ctx context.Context, target *url.URL) (*http.Request, error) {
+	body, err := s.call.open()
+	if err != nil {
 		return nil, failures.Of(fmt.Errorf("the body of %s: %w", s.call.What, err), s.call.Stage)
 	}
+	leg := (&http.Request{
+		Method:        http.MethodPost,
+		URL:           target,
+		Header:        s.header(),
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Host:          target.Host,
+		Body:          body,
+		ContentLength: int64(s.call.Body.Len()),
+		// A transport sends a request again by itself when not a byte of it was
+		// written, as on an idle connection that the server has just closed, if it
+		// can get the body anew.
+		GetBody: s.call.open,
+	}).WithContext(ctx)
 	if s.call.Open != nil {
 		leg.ContentLength = -1 // unknown
 	}
-	// net/http sends a request again by itself when not a byte of it was
-	// written, as on an idle connection that the server has just closed, if it
-	// can get the body anew.
-	leg.GetBody = s.call.open
-	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
-		leg.Header["Cookie"] = []string{s.call.Jar.Header()}
-	}
 	return leg, nil
+}
+
+func (s *sending) header() http.Header {
+	header := http.Header{
+		"Content-Type": {"application/json"},
+		"User-Agent":   {"turn"},
+	}
+	if token := s.client.config.Token; token != "" {
+		header["Authorization"] = []string{token.Header()}
+	}
+	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
+		header["Cookie"] = []string{s.call.Jar.Header()}
+	}
+	return header
 }
 
 // open gives the body of one send.
@@ -219,16 +239,14 @@ func port(u *url.URL) string {
 
 // read takes in the whole reply, so that a connection that fails at its last
 // byte is a failed try like any other.
-func (s *sending) read(response *http.Response) (*http.Response, error) {
-	body := response.Body // another takes its place before the end
+func (s *sending) read(response *http.Response) error {
+	body := response.Body
 	defer func() { _ = body.Close() }()
-	// http.Client would look at it again, and fail on one that is no URL.
-	response.Header.Del("Location")
 	s.last = reply{status: response.StatusCode, header: response.Header}
 	encoding := response.Header.Get("Content-Encoding")
 	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
 	if s.last.status < 200 {
-		return nil, s.notAnswered()
+		return s.notAnswered()
 	}
 	asItCame := s.forward && (s.last.success() || s.last.blames())
 	var err error
@@ -249,13 +267,9 @@ func (s *sending) read(response *http.Response) (*http.Response, error) {
 		s.last.body, err = ReadAll(body, response.ContentLength, s.client.config.MaxReplyBytes)
 	}
 	if errors.Is(err, ErrTooLarge) {
-		return nil, s.tooLarge()
+		return s.tooLarge()
 	}
-	if err != nil {
-		return nil, err
-	}
-	response.Body = http.NoBody
-	return response, nil
+	return err
 }
 
 func refusalBytes(header http.Header) int64 {
@@ -290,10 +304,10 @@ func discard(body io.ReadCloser) {
 // again decides after each try whether there is another, and sets its wait. A
 // wait that the context's deadline would cut short is not begun: the failure at
 // hand says more than a time-out would.
-func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool, error) {
+func (s *sending) again(ctx context.Context, err error) bool {
 	var failure *failures.Failure
 	if ctx.Err() != nil || errors.As(err, &failure) {
-		return false, nil
+		return false
 	}
 	if s.call.Patient && err != nil && failures.TransportKind(err, s.reached) == failures.TransportLocalResource {
 		s.sends-- // it was none
@@ -302,7 +316,7 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 	if err == nil {
 		s.client.answered()
 		if s.last.success() {
-			return false, nil
+			return false
 		}
 		sent.Status, sent.After = s.last.status, failures.ParseRetryAfter(s.last.header.Get("Retry-After"), s.client.config.Clock())
 	}
@@ -314,7 +328,7 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 		wait, again = s.client.config.Resend.Next(s.call.Rule, sent)
 	}
 	if !again || !fits(ctx, wait) {
-		return false, nil
+		return false
 	}
 	if err != nil {
 		s.client.broken(s.call, err, s.reached, wait)
@@ -322,7 +336,7 @@ func (s *sending) again(ctx context.Context, _ *http.Response, err error) (bool,
 		err = s.client.refused(s.call, s.last)
 	}
 	s.wait, s.before = wait, err
-	return true, nil
+	return true
 }
 
 // fits reports whether a wait ends before the context's deadline.
