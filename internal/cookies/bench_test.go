@@ -119,9 +119,9 @@ var jars = []struct {
 	{"none", nil, "", []protocol.Pair{}},
 	{"one", sessionHeader, "session=" + sessionValue, []protocol.Pair{{Name: "session", Value: sessionValue}}},
 	{
-		"three, one of them quoted", setCookie("session="+sessionValue+sessionSuffix, "AWSALB=0123456789abcdef; Path=/", "prefs="+quotedAsPython),
-		"session=" + sessionValue + "; AWSALB=0123456789abcdef; prefs=" + quotedAsPython,
-		[]protocol.Pair{{Name: "session", Value: sessionValue}, {Name: "AWSALB", Value: "0123456789abcdef"}, {Name: "prefs", Value: `a,b; "c" Ã©`}},
+		"three, two of them quoted", setCookie("session="+sessionValue+sessionSuffix, "theme=\"dark\"; Path=/", "prefs="+quotedAsPython),
+		"session=" + sessionValue + "; theme=\"dark\"; prefs=" + quotedAsPython,
+		[]protocol.Pair{{Name: "session", Value: sessionValue}, {Name: "theme", Value: "dark"}, {Name: "prefs", Value: `a,b; "c" Ã©`}},
 	},
 }
 
