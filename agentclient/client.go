@@ -202,16 +202,16 @@ func (s *Session) Close(ctx context.Context) (Receipt, error) {
 	return receipt, nil
 }
 
-func (s *Session) call(stage failures.Stage, path string, body rawjson.Body) httpcall.Call {
-	return httpcall.Call{Stage: stage, What: "POST " + path, Path: path, Body: body, Jar: s.jar}
+func (s *Session) call(stage failures.Stage, path string, body rawjson.Body) *httpcall.Call {
+	return &httpcall.Call{Stage: stage, What: "POST " + path, Path: path, Body: body, Jar: s.jar}
 }
 
-func (s *Session) notContract(call httpcall.Call, problem string) *failures.Failure {
+func (s *Session) notContract(call *httpcall.Call, problem string) *failures.Failure {
 	return failures.NotContract(s.client.http.Failed(call), problem)
 }
 
 // parse takes a reply that gives the session's id back.
-func (s *Session) parse(call httpcall.Call, body []byte) (rawjson.Object, error) {
+func (s *Session) parse(call *httpcall.Call, body []byte) (rawjson.Object, error) {
 	reply, err := rawjson.ParseObject(body)
 	if err != nil {
 		return nil, s.notContract(call, err.Error())

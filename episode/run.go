@@ -71,15 +71,16 @@ func (d *Driver) attempt(ctx context.Context, r *Request) (result *Result, err e
 }
 
 // answer is the agent's part: its session is open only within it.
-func (d *Driver) answer(ctx context.Context, r *Request, tools []protocol.ToolAccess, sandbox []byte, secrets *failures.Secrets) (answer answer, err error) {
+func (d *Driver) answer(ctx context.Context, r *Request, tools []protocol.ToolAccess, sandbox []byte, secrets *failures.Secrets) (a *answer, err error) {
 	agent := d.agent.Session(protocol.NewAgentSessionID(), r.EpisodeID, secrets)
-	defer func() { answer.Receipt, err = d.closeAgent(ctx, agent, r, answer, err) }() // call 5
+	a = &answer{}
+	defer func() { err = d.closeAgent(ctx, agent, r, a, err) }() // call 5
 
 	if err := d.open(ctx, agent, r, tools, sandbox); err != nil { // call 3
-		return answer, err
+		return a, err
 	}
-	answer.Response, answer.timedOut, err = d.respond(ctx, agent, r) // call 4
-	return answer, err
+	a.Response, a.timedOut, err = d.respond(ctx, agent, r) // call 4
+	return a, err
 }
 
 // An answer is what the agent's part brings: its response, and the receipt of
@@ -91,7 +92,7 @@ type answer struct {
 }
 
 // fail completes a failure that came after the answer.
-func (a answer) fail(err error) error {
+func (a *answer) fail(err error) error {
 	f := failures.Of(err, "")
 	f.PartialResponse, f.Observations, f.Trajectory = a.Response, a.Observations, a.Trajectory
 	if f.PartialResponse == nil {

@@ -130,32 +130,33 @@ func (d *Driver) respond(ctx context.Context, agent *agentclient.Session, r *Req
 	return response, nil, err
 }
 
-// closeAgent closes the agent's session and settles what the agent's part comes
-// to: failed is why it has no answer, nil when it has one or ran out of time.
-func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, r *Request, answer answer, failed error) (agentclient.Receipt, error) {
+// closeAgent closes the agent's session, puts its receipt to the answer, and settles what
+// the agent's part comes to: failed is why it has no answer, nil when it has one or ran
+// out of time.
+func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, r *Request, a *answer, failed error) error {
 	defer r.times.begin(failures.StageCleanup)()
 	ctx, cancel := d.cleanup(ctx)
 	defer cancel()
-	receipt, err := agent.Close(ctx)
+	var err error
+	a.Receipt, err = agent.Close(ctx)
 	d.closed(d.onAgent(agent.ID(), r.EpisodeID), err)
 	if err != nil {
 		d.closeFailed(AgentServer, "agent_session_id", agent.ID(), err)
 	}
-	if failed == nil && err == nil {
-		return receipt, nil
+	switch {
+	case failed == nil && err == nil:
+		return nil
+	case failed == nil:
+		return a.fail(err)
 	}
-	answer.Receipt = receipt
-	if failed == nil {
-		return receipt, answer.fail(err)
-	}
-	failure := failures.Of(answer.fail(failed), failures.StageAgent)
+	failure := failures.Of(a.fail(failed), failures.StageAgent)
 	if err != nil {
 		failure.CleanupError = err.Error()
 	}
-	return receipt, failure
+	return failure
 }
 
-func (d *Driver) verify(ctx context.Context, resources *resourcesclient.Session, r *Request, answer answer) (*Result, error) {
+func (d *Driver) verify(ctx context.Context, resources *resourcesclient.Session, r *Request, answer *answer) (*Result, error) {
 	if ctx.Err() != nil { // during the agent close, which it does not cut
 		return nil, answer.fail(resources.Unverified(failures.Cause(ctx)))
 	}
@@ -177,7 +178,7 @@ func (d *Driver) verify(ctx context.Context, resources *resourcesclient.Session,
 
 // toVerify is the response that is verified. When the agent's deadline passed it
 // is what the close brought back, else an empty one that says so (section 3).
-func (a answer) toVerify(r *Request) []byte {
+func (a *answer) toVerify(r *Request) []byte {
 	switch {
 	case a.timedOut == nil:
 		return a.Response
@@ -218,7 +219,7 @@ func verifyBody(r *Request, response []byte) rawjson.Body {
 }
 
 // addTo adds what the agent's part has to say to the verdict.
-func (a answer) addTo(result *Result) {
+func (a *answer) addTo(result *Result) {
 	result.add(observationsField, rawjson.OrNull(a.Observations))
 	if a.Trajectory != nil {
 		result.add("ng_trajectory", a.Trajectory)
@@ -261,7 +262,7 @@ func limited(ctx context.Context, limit time.Duration) (context.Context, context
 // within puts a limit on a context; 0 is none.
 func within(ctx context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc) {
 	if limit == 0 {
-		return context.WithCancel(ctx)
+		return ctx, func() {}
 	}
 	return context.WithTimeoutCause(ctx, limit, cause)
 }

@@ -95,7 +95,7 @@ func (c *Client) URL() string { return c.http.URL() }
 // reply as it came when it is a success or a 4xx. Every other end is a
 // *[failures.Failure].
 func (c *Client) ForwardMetrics(ctx context.Context, body []byte) (httpcall.Reply, error) {
-	return c.http.Forward(ctx, httpcall.Call{
+	return c.http.Forward(ctx, &httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,
 		Path: protocol.PathAggregateMetrics,
 		Rule: retry.Once, // nothing says that it is safe to repeat
@@ -107,7 +107,7 @@ func (c *Client) ForwardMetrics(ctx context.Context, body []byte) (httpcall.Repl
 // /aggregate_metrics). body is opened for each try; nothing holds it whole. It
 // returns the body of the reply; the error is a *[failures.Failure].
 func (c *Client) AggregateMetrics(ctx context.Context, body func() (io.ReadCloser, error)) ([]byte, error) {
-	return c.http.Post(ctx, httpcall.Call{
+	return c.http.Post(ctx, &httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,
 		Path: protocol.PathAggregateMetrics,
 		Rule: retry.Once, // nothing says that it is safe to repeat
@@ -211,14 +211,14 @@ func (s *Session) Close(ctx context.Context) error {
 	return err
 }
 
-func (s *Session) call(stage failures.Stage, path string, body rawjson.Body) httpcall.Call {
-	call := httpcall.Call{Stage: stage, What: "POST " + path, Path: path, Body: body, Jar: s.jar}
+func (s *Session) call(stage failures.Stage, path string, body rawjson.Body) *httpcall.Call {
+	call := &httpcall.Call{Stage: stage, What: "POST " + path, Path: path, Body: body, Jar: s.jar}
 	if s.client.config.Observability {
 		call.Path = protocol.RolloutPath(s.episode.CaptureKey(), path)
 	}
 	return call
 }
 
-func (s *Session) notContract(call httpcall.Call, problem string) *failures.Failure {
+func (s *Session) notContract(call *httpcall.Call, problem string) *failures.Failure {
 	return failures.NotContract(s.client.http.Failed(call), problem)
 }

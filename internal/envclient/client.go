@@ -66,7 +66,7 @@ func New(config Config) *Client { return &Client{http: httpcall.New(config.call(
 // says by Unsent that the server knows nothing of the attempt.
 func (c *Client) Run(ctx context.Context, r *episode.Request) episode.Reply {
 	reply := episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
-	call := httpcall.Call{What: "POST " + protocol.PathRun, Path: protocol.PathRun, Rule: retry.Once, Body: r.RunBody()}
+	call := &httpcall.Call{What: "POST " + protocol.PathRun, Path: protocol.PathRun, Rule: retry.Once, Body: r.RunBody()}
 	body, err := c.http.Post(ctx, call)
 	if err != nil {
 		reply.Failure = failures.Of(err, "")
@@ -87,7 +87,7 @@ func (c *Client) Run(ctx context.Context, r *episode.Request) episode.Reply {
 // (POST /aggregate_metrics). body is opened for each try; nothing holds it whole.
 // It returns the body of the reply; the error is a *[failures.Failure].
 func (c *Client) AggregateMetrics(ctx context.Context, body func() (io.ReadCloser, error)) ([]byte, error) {
-	return c.http.Post(ctx, httpcall.Call{
+	return c.http.Post(ctx, &httpcall.Call{
 		What: "POST " + protocol.PathAggregateMetrics,
 		Path: protocol.PathAggregateMetrics,
 		Rule: retry.Once, // nothing says that it is safe to repeat

@@ -157,7 +157,7 @@ type Call struct {
 }
 
 // Failed is what failures of the call have in common.
-func (c *Client) Failed(call Call) failures.Call {
+func (c *Client) Failed(call *Call) failures.Call {
 	failed := failures.Call{Stage: call.Stage, Server: c.config.Server, What: call.What, Secrets: c.secrets}
 	if call.Jar != nil {
 		failed.Secrets = call.Jar.Secrets()
@@ -168,7 +168,7 @@ func (c *Client) Failed(call Call) failures.Call {
 // Post makes the call and returns the body of a successful reply (200 to 299).
 // Every other end is a *[failures.Failure]. When ctx ends, Post returns without
 // delay, and no byte of the call is sent after that.
-func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
+func (c *Client) Post(ctx context.Context, call *Call) ([]byte, error) {
 	reply, failure := c.send(ctx, call, false)
 	if failure != nil {
 		return nil, failure
@@ -179,7 +179,7 @@ func (c *Client) Post(ctx context.Context, call Call) ([]byte, error) {
 	return reply.body, nil
 }
 
-func (c *Client) refused(call Call, reply reply) *failures.Failure {
+func (c *Client) refused(call *Call, reply reply) *failures.Failure {
 	failed := c.Failed(call)
 	if carried := call.carried(); carried > manyCookies && reply.blames() {
 		failed.What += fmt.Sprintf(" (which carries %d bytes of its cookies)", carried)
@@ -191,7 +191,7 @@ func (c *Client) refused(call Call, reply reply) *failures.Failure {
 // for their sake, and they are its own.
 const manyCookies = 8 << 10
 
-func (c Call) carried() int {
+func (c *Call) carried() int {
 	if c.Jar == nil || c.Fresh {
 		return 0
 	}
@@ -209,7 +209,7 @@ type Reply struct {
 // Forward makes the call and returns the reply when it is the caller's business: a
 // success, or a refusal that blames the request (400 to 499). It is whole, and not
 // looked into. Every other end is a *[failures.Failure], as it is of [Client.Post].
-func (c *Client) Forward(ctx context.Context, call Call) (Reply, error) {
+func (c *Client) Forward(ctx context.Context, call *Call) (Reply, error) {
 	reply, failure := c.send(ctx, call, true)
 	if failure != nil {
 		return Reply{}, failure
@@ -230,7 +230,7 @@ const quietTime = 10 * time.Second
 
 // broken warns of a call that found the server's connections failing, so that a
 // person learns of it at once, and not a thousand times.
-func (c *Client) broken(call Call, err error, reached bool, wait time.Duration) {
+func (c *Client) broken(call *Call, err error, reached bool, wait time.Duration) {
 	event := c.config.Logger.Debug()
 	if c.trouble.warn(c.config.Clock()) {
 		event = c.config.Logger.Warn()

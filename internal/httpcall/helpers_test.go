@@ -56,8 +56,8 @@ func newClient(t testing.TB, config httpcall.Config) *httpcall.Client {
 	return httpcall.New(config)
 }
 
-func verifyCall(rule retry.Rule) httpcall.Call {
-	return httpcall.Call{
+func verifyCall(rule retry.Rule) *httpcall.Call {
+	return &httpcall.Call{
 		Stage: failures.StageVerification,
 		What:  "POST /verify",
 		Path:  "/verify",

@@ -115,7 +115,7 @@ func TestABodyIsOpenedAnewForEachSend(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { test.answer(w, g.add(r)) }))
 			defer server.Close()
 			b := &bodies{}
-			reply, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), httpcall.Call{What: "POST /metrics", Path: "/metrics", Rule: test.rule, Open: b.open})
+			reply, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), &httpcall.Call{What: "POST /metrics", Path: "/metrics", Rule: test.rule, Open: b.open})
 			if (err != nil) != test.fails || !test.fails && string(reply) != "{}" {
 				t.Errorf("got %s, %v", reply, err)
 			}
@@ -143,7 +143,7 @@ func TestABodyThatCannotBeOpened(t *testing.T) {
 			}))
 			defer server.Close()
 			b := &bodies{fail: fail}
-			_, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), httpcall.Call{
+			_, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), &httpcall.Call{
 				Stage: failures.StageVerification, What: "POST /metrics", Path: "/metrics", Rule: retry.Repeatable, Open: b.open,
 			})
 			f := wantFailure(t, err)
@@ -169,7 +169,7 @@ func TestABodyThatBreaks(t *testing.T) {
 	broken := func() (io.ReadCloser, error) {
 		return io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", 10_000)), brokenReader{})), nil
 	}
-	_, err := newClient(t, httpcall.Config{URL: server.URL, Resend: never}).Post(within(t), httpcall.Call{What: "POST /metrics", Path: "/metrics", Rule: retry.Once, Open: broken})
+	_, err := newClient(t, httpcall.Config{URL: server.URL, Resend: never}).Post(within(t), &httpcall.Call{What: "POST /metrics", Path: "/metrics", Rule: retry.Once, Open: broken})
 	if f := wantFailure(t, err); !errors.Is(f, errGone) || !strings.Contains(f.Reason, "the file is gone") {
 		t.Errorf("failure %+v, want that the file is gone", f)
 	}
@@ -197,7 +197,7 @@ func TestABodyOnAConnectionThatWasClosedWhileIdle(t *testing.T) {
 	defer server.Close()
 	client := newClient(t, httpcall.Config{URL: server.URL})
 	b := &bodies{}
-	call := httpcall.Call{What: "POST /metrics", Path: "/metrics", Rule: retry.Repeatable, Open: b.open}
+	call := &httpcall.Call{What: "POST /metrics", Path: "/metrics", Rule: retry.Repeatable, Open: b.open}
 	for range 5 {
 		if _, err := client.Post(within(t), call); err != nil {
 			t.Fatal(err)
@@ -223,7 +223,7 @@ func TestAHeldBodyAnnouncesItsLength(t *testing.T) {
 		write(w, "{}")
 	}))
 	defer server.Close()
-	if _, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), httpcall.Call{What: "POST /verify", Path: "/verify", Body: rawjson.Body{[]byte("{"), []byte("}")}}); err != nil {
+	if _, err := newClient(t, httpcall.Config{URL: server.URL}).Post(within(t), &httpcall.Call{What: "POST /verify", Path: "/verify", Body: rawjson.Body{[]byte("{"), []byte("}")}}); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -32,7 +32,7 @@ const (
 // sending is one call under way.
 type sending struct {
 	client  *Client
-	call    Call
+	call    *Call
 	forward bool // what the caller is to get goes on as it came
 
 	sends   int  // tries begun
@@ -55,7 +55,7 @@ func (r reply) success() bool { return r.status >= 200 && r.status <= 299 }
 func (r reply) blames() bool { return r.status >= 400 && r.status <= 499 }
 
 // send makes the call until it is answered or may not be sent again.
-func (c *Client) send(ctx context.Context, call Call, forward bool) (reply, *failures.Failure) {
+func (c *Client) send(ctx context.Context, call *Call, forward bool) (reply, *failures.Failure) {
 	target, err := url.Parse(c.base + call.Path)
 	if err != nil {
 		return reply{}, failures.Of(err, call.Stage)
@@ -203,7 +203,7 @@ func (s *sending) header() http.Header {
 }
 
 // open gives the body of one send.
-func (c Call) open() (io.ReadCloser, error) {
+func (c *Call) open() (io.ReadCloser, error) {
 	if c.Open != nil {
 		return c.Open()
 	}

@@ -97,7 +97,7 @@ func TestATokenThatAServerRepeatsIsMasked(t *testing.T) {
 				shared := without
 				secrets := &failures.Secrets{}
 				shared.Jar = client.NewJar(secrets)
-				for _, call := range []httpcall.Call{without, with, shared} {
+				for _, call := range []*httpcall.Call{without, with, shared} {
 					_, err := client.Post(within(t), call)
 					got := wantFailure(t, err)
 					for _, form := range []string{token, url.QueryEscape(token), url.PathEscape(token)} {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,32 +124,41 @@ func (e *exchange) Write(p []byte) (int, error) {
 // send sends the request: a small one at once, a large one in a goroutine, for its server
 // may reply before it has read all, and read no further.
 func (e *exchange) send() {
-	head := appendHead(make([]byte, 0, 1024), e.request)
+	head := heads.Get().(*[]byte)
+	*head = appendHead((*head)[:0], e.request)
 	size := e.request.ContentLength
 	if e.request.Body == nil || e.request.Body == http.NoBody {
 		size = 0
 	}
 	if 0 <= size && size <= smallBody {
 		e.wrote = e.sendSmall(head, int(size))
+		heads.Put(head)
 		return
 	}
 	e.sent = make(chan error, 1)
-	go func() { e.sent <- e.sendLarge(head, size) }()
+	go func() {
+		e.sent <- e.sendLarge(*head, size)
+		heads.Put(head)
+	}()
 }
 
-func (e *exchange) sendSmall(head []byte, size int) error {
+// heads are what requests were written in whose calls have come further.
+var heads = sync.Pool{New: func() any { return new([]byte) }}
+
+// sendSmall sends the head and the body, which it puts behind it, at once.
+func (e *exchange) sendSmall(head *[]byte, size int) error {
 	defer closeBody(e.request)
 	if size > 0 {
-		begin := len(head)
-		head = append(head, make([]byte, size)...)
-		if _, err := io.ReadFull(e.request.Body, head[begin:]); err != nil {
-			return bodyError(err)
+		begin := len(*head)
+		*head = slices.Grow(*head, size+1)[:begin+size]
+		if _, err := io.ReadFull(e.request.Body, (*head)[begin:]); err != nil {
+			return e.unsent(bodyError(err))
 		}
-		if n, _ := e.request.Body.Read(make([]byte, 1)); n > 0 {
-			return errTooLong
+		if n, _ := e.request.Body.Read((*head)[begin+size : begin+size+1]); n > 0 {
+			return e.unsent(errTooLong)
 		}
 	}
-	_, err := e.Write(head)
+	_, err := e.Write(*head)
 	return e.unsent(err)
 }
 

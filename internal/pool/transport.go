@@ -138,7 +138,20 @@ func addressOf(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-func (t *Transport) dial(request *http.Request, address string) (net.Conn, error) {
+// dial makes a connection. It does so in a goroutine of its own, whose stack is gone
+// afterwards: dialling goes deep, and the caller's stack, once grown, would stay so for
+// as long as the call waits.
+func (t *Transport) dial(request *http.Request, address string) (raw net.Conn, err error) {
+	dialled := make(chan struct{})
+	go func() {
+		defer close(dialled)
+		raw, err = t.connect(request, address)
+	}()
+	<-dialled
+	return raw, err
+}
+
+func (t *Transport) connect(request *http.Request, address string) (net.Conn, error) {
 	raw, err := t.DialContext(request.Context(), "tcp", address)
 	if err != nil || request.URL.Scheme == "http" {
 		return raw, err
