@@ -109,13 +109,7 @@ func (s *Session) ID() string { return s.id }
 
 // Open seeds the session (call 3). sandbox is sent as it is, nil as null.
 func (s *Session) Open(ctx context.Context, task protocol.TaskID, tools []protocol.ToolAccess, sandbox []byte) error {
-	var w rawjson.ObjectWriter
-	w.Text("agent_session_id", s.id)
-	w.Append("episode_id", s.episode.AppendJSON)
-	w.Append("task_id", task.AppendJSON)
-	w.Append("tool_accesses", func(dst []byte) []byte { return protocol.AppendToolAccesses(dst, tools) })
-	w.Value("sandbox_access", rawjson.OrNull(sandbox))
-	call := s.call(failures.StageAgent, protocol.PathAgentSessions, w.End())
+	call := s.call(failures.StageAgent, protocol.PathAgentSessions, s.openBody(task, tools, sandbox))
 	call.Fresh = true
 	body, err := s.client.http.Post(ctx, call)
 	var failure *failures.Failure
@@ -125,6 +119,16 @@ func (s *Session) Open(ctx context.Context, task protocol.TaskID, tools []protoc
 	}
 	_, err = s.parse(call, body)
 	return err
+}
+
+func (s *Session) openBody(task protocol.TaskID, tools []protocol.ToolAccess, sandbox []byte) rawjson.Body {
+	var w rawjson.ObjectWriter
+	w.Text("agent_session_id", s.id)
+	w.Append("episode_id", s.episode.AppendJSON)
+	w.Append("task_id", task.AppendJSON)
+	w.Append("tool_accesses", func(dst []byte) []byte { return protocol.AppendToolAccesses(dst, tools) })
+	w.Value("sandbox_access", rawjson.OrNull(sandbox))
+	return w.End()
 }
 
 // Respond has the agent answer, once (call 4). params is sent byte for byte. The
@@ -170,15 +174,23 @@ type Receipt struct {
 // Close ends the session (call 5). It may be called whatever became of the
 // seed.
 func (s *Session) Close(ctx context.Context) (Receipt, error) {
-	var w rawjson.ObjectWriter
-	w.Text("agent_session_id", s.id)
-	w.Append("episode_id", s.episode.AppendJSON)
-	call := s.call(failures.StageCleanup, protocol.PathCloseAgent, w.End())
+	call := s.call(failures.StageCleanup, protocol.PathCloseAgent, s.closeBody())
 	call.Rule, call.Patient = retry.Release, !s.unsent
 	body, err := s.client.http.Post(ctx, call)
 	if err != nil {
 		return Receipt{}, err
 	}
+	return s.receipt(call, body)
+}
+
+func (s *Session) closeBody() rawjson.Body {
+	var w rawjson.ObjectWriter
+	w.Text("agent_session_id", s.id)
+	w.Append("episode_id", s.episode.AppendJSON)
+	return w.End()
+}
+
+func (s *Session) receipt(call *httpcall.Call, body []byte) (Receipt, error) {
 	reply, err := s.parse(call, body)
 	if err != nil {
 		return Receipt{}, err

@@ -32,18 +32,18 @@ func openJournal(dir string) (*journal.Journal, error) {
 	return j, nil
 }
 
-func (d *Driver) onResources(id string, episode protocol.EpisodeID) journal.Session {
-	return journal.Session{Server: string(ResourcesServer), URL: d.resources.URL(), ID: id, EpisodeID: episode}
+func (d *Driver) onResources(id string, episode protocol.EpisodeID) *journal.Session {
+	return &journal.Session{Server: string(ResourcesServer), URL: d.resources.URL(), ID: id, EpisodeID: episode}
 }
 
-func (d *Driver) onAgent(id string, episode protocol.EpisodeID) journal.Session {
-	return journal.Session{Server: string(AgentServer), URL: d.agent.URL(), ID: id, EpisodeID: episode}
+func (d *Driver) onAgent(id string, episode protocol.EpisodeID) *journal.Session {
+	return &journal.Session{Server: string(AgentServer), URL: d.agent.URL(), ID: id, EpisodeID: episode}
 }
 
 // note has a session on disk before it is seeded. That ctx has ended is left to the
 // seed, which then sends nothing and says what it was.
-func (d *Driver) note(ctx context.Context, stage failures.Stage, s journal.Session) error {
-	err := d.journal.Begin(ctx, s)
+func (d *Driver) note(ctx context.Context, stage failures.Stage, s *journal.Session) error {
+	err := d.journal.Begin(ctx, *s)
 	if err == nil || ctx.Err() != nil {
 		return nil
 	}
@@ -54,18 +54,18 @@ func (d *Driver) note(ctx context.Context, stage failures.Stage, s journal.Sessi
 
 // unnoteUnsent takes a session out of the journal whose seed has reached nobody: it is
 // not open, and the next attempt has another.
-func (d *Driver) unnoteUnsent(s journal.Session, err error) {
+func (d *Driver) unnoteUnsent(s *journal.Session, err error) {
 	var f *failures.Failure
 	if errors.As(err, &f) && f.Unsent {
-		d.journal.End(s)
+		d.journal.End(*s)
 	}
 }
 
 // closed notes what became of a session's close.
-func (d *Driver) closed(s journal.Session, err error) {
+func (d *Driver) closed(s *journal.Session, err error) {
 	if err != nil {
-		d.journal.Leave(s)
+		d.journal.Leave(*s)
 		return
 	}
-	d.journal.End(s)
+	d.journal.End(*s)
 }

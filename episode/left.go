@@ -90,7 +90,7 @@ func (d *Driver) closeLeftAt(ctx context.Context, at place, sessions []journal.S
 				return nil
 			}
 			errs[i] = d.withoutPanic(func() error { return closeOne(ctx, s) })
-			d.closed(s, errs[i])
+			d.closed(&s, errs[i])
 			return unanswered(errs[i])
 		})
 	}

@@ -143,15 +143,20 @@ func (d *Driver) closeAgent(ctx context.Context, agent *agentclient.Session, r *
 	if err != nil {
 		d.closeFailed(AgentServer, "agent_session_id", agent.ID(), err)
 	}
+	return a.settled(failed, err)
+}
+
+// settled is what an agent's part comes to that failed, whose close did, or both.
+func (a *answer) settled(failed, unclosed error) error {
 	switch {
-	case failed == nil && err == nil:
+	case failed == nil && unclosed == nil:
 		return nil
 	case failed == nil:
-		return a.fail(err)
+		return a.fail(unclosed)
 	}
 	failure := failures.Of(a.fail(failed), failures.StageAgent)
-	if err != nil {
-		failure.CleanupError = err.Error()
+	if unclosed != nil {
+		failure.CleanupError = unclosed.Error()
 	}
 	return failure
 }

@@ -42,6 +42,8 @@ type Failure struct {
 }
 
 // New makes a failure with a reason of our own.
+//
+//go:noinline
 func New(stage Stage, kind Kind, reason string) *Failure {
 	return &Failure{Stage: stage, Kind: kind, Reason: cut(reason)}
 }
@@ -105,6 +107,8 @@ func (f *Failure) Hide(secrets *Secrets) {
 
 // NotContract is the failure of a call whose reply is not what the contract
 // says; problem ends the sentence "the reply of … to …: ".
+//
+//go:noinline
 func NotContract(call Call, problem string) *Failure {
 	return &Failure{
 		Stage:    call.Stage,

@@ -149,12 +149,7 @@ type Seeded struct {
 
 // Seed opens the session (call 1). taskData is sent as it is.
 func (s *Session) Seed(ctx context.Context, task protocol.TaskID, taskData []byte) (Seeded, error) {
-	var w rawjson.ObjectWriter
-	w.Text("resources_session_id", s.id)
-	w.Append("episode_id", s.episode.AppendJSON)
-	w.Append("task_id", task.AppendJSON)
-	w.Value("task_data", taskData)
-	call := s.call(failures.StageSeed, protocol.PathSeedSession, w.End())
+	call := s.call(failures.StageSeed, protocol.PathSeedSession, s.seedBody(task, taskData))
 	call.Fresh = true
 	body, err := s.client.http.Post(ctx, call)
 	var failure *failures.Failure
@@ -162,6 +157,19 @@ func (s *Session) Seed(ctx context.Context, task protocol.TaskID, taskData []byt
 	if err != nil {
 		return Seeded{}, err
 	}
+	return s.seeded(call, body)
+}
+
+func (s *Session) seedBody(task protocol.TaskID, taskData []byte) rawjson.Body {
+	var w rawjson.ObjectWriter
+	w.Text("resources_session_id", s.id)
+	w.Append("episode_id", s.episode.AppendJSON)
+	w.Append("task_id", task.AppendJSON)
+	w.Value("task_data", taskData)
+	return w.End()
+}
+
+func (s *Session) seeded(call *httpcall.Call, body []byte) (Seeded, error) {
 	reply, err := rawjson.ParseObject(body)
 	if err != nil {
 		return Seeded{}, s.notContract(call, err.Error())

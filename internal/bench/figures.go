@@ -30,7 +30,8 @@ var (
 	allocations   = &figure{name: "allocated / held, 5 MB response", limit: 2.2, atMost: true}
 	copies        = &figure{name: "live at most / response, 5 MB response and its echo", limit: 2.2, atMost: true}
 	waitingMemory = &figure{name: "memory of an episode that waits under turn serve", limit: 56, atMost: true, unit: "KiB"}
-	waitingCPU    = &figure{name: "CPU: turn serve with many waiting / with GOGC=100", limit: 1.2, atMost: true}
+	endingMemory  = &figure{name: "the same, when all of them end at once", unit: "KiB"}
+	waitingCPU    = &figure{name: "CPU: turn serve, all of them waiting at once / 64 in flight"}
 	manyInFlight  = &figure{name: "CPU: Driver.Run with 2,048 in flight / with 64", limit: 1.3, atMost: true}
 	runCPU        = &figure{name: "CPU: turn run / Driver.Run, no journal", limit: 1.1, atMost: true}
 	runWall       = &figure{name: "time: turn run / Driver.Run, no journal", limit: 1.1, atMost: true}
@@ -44,7 +45,7 @@ var (
 )
 
 var figures = []*figure{
-	latency, throughput, cpuSmall, cpuLarge, allocations, copies, waitingMemory, waitingCPU, manyInFlight,
+	latency, throughput, cpuSmall, cpuLarge, allocations, copies, waitingMemory, endingMemory, waitingCPU, manyInFlight,
 	runCPU, runWall, journalCPU, journalWall, rowsCPU, rowsWall, sockets, stubCapacity, generator,
 }
 
@@ -96,7 +97,7 @@ var experiments = []experiment{
 	{[]*figure{latency}, (*bench).oneByOne},
 	{[]*figure{throughput, cpuSmall, manyInFlight, runCPU, runWall, journalCPU, journalWall, stubCapacity}, (*bench).inParallel},
 	{[]*figure{cpuLarge, allocations, copies}, (*bench).largeBodies},
-	{[]*figure{waitingMemory, waitingCPU}, (*bench).waitingEpisodes},
+	{[]*figure{waitingMemory, endingMemory, waitingCPU}, (*bench).waitingEpisodes},
 	{[]*figure{rowsCPU, rowsWall}, (*bench).preparation},
 	{[]*figure{sockets}, (*bench).socketsOpened},
 	{[]*figure{generator}, (*bench).loadGenerator},
@@ -151,7 +152,7 @@ func measure(ctx context.Context, o options) (err error) {
 }
 
 func (b *bench) build(ctx context.Context) error {
-	p, err := start(ctx, "go", nil, "build", "-o", b.turn, "./cmd/turn")
+	p, err := start(ctx, "go", "build", "-o", b.turn, "./cmd/turn")
 	if err != nil {
 		return err
 	}
@@ -177,13 +178,13 @@ func (b *bench) withStub(ctx context.Context, w work, run func(served) error) er
 }
 
 // withServe runs what needs turn serve as well.
-func (b *bench) withServe(ctx context.Context, w work, env []string, run func(stub, serve served) error) error {
+func (b *bench) withServe(ctx context.Context, w work, run func(stub, serve served) error) error {
 	return b.withStub(ctx, w, func(stub served) error {
 		log := filepath.Join(b.dir, "serve.log")
 		if err := os.WriteFile(log, nil, 0o600); err != nil {
 			return err
 		}
-		p, err := start(ctx, "/bin/sh", env, "-c", `exec "$0" "$@" 2>`+log, b.turn, "serve", "--listen", "127.0.0.1:0", "--resources", stub.url, "--agent", stub.url)
+		p, err := start(ctx, "/bin/sh", "-c", `exec "$0" "$@" 2>`+log, b.turn, "serve", "--listen", "127.0.0.1:0", "--resources", stub.url, "--agent", stub.url)
 		if err != nil {
 			return err
 		}
@@ -253,7 +254,7 @@ func compared[N any](f *figure, value float64, a, b N) reading {
 
 func (b *bench) oneByOne(ctx context.Context) (found []reading, err error) {
 	w := work{Response: smallResponse, Episodes: b.serial, Warmup: b.serial / 10, InFlight: 1}
-	err = b.withServe(ctx, w, nil, func(stub, serve served) error {
+	err = b.withServe(ctx, w, func(stub, serve served) error {
 		bare, through := w, w
 		bare.URL = stub.url
 		through.URL, through.Served = serve.url, true
@@ -308,7 +309,7 @@ func (b *bench) running(ctx context.Context, into *spent, url, journal string) f
 	return func() error {
 		output := filepath.Join(b.dir, "rollouts.jsonl")
 		began := time.Now()
-		p, err := start(ctx, b.turn, nil, "run", b.datasetFile(), "-o", output, "--overwrite", "--resources", url, "--agent", url, "--journal", journal)
+		p, err := start(ctx, b.turn, "run", b.datasetFile(), "-o", output, "--overwrite", "--resources", url, "--agent", url, "--journal", journal)
 		if err != nil {
 			return err
 		}
@@ -347,33 +348,39 @@ func (b *bench) largeBodies(ctx context.Context) (found []reading, err error) {
 	return found, err
 }
 
-// waitingEpisodes has many episodes wait for their agents at once, in a turn serve as
-// it is, and in one whose collector nobody has tuned.
+// waitingEpisodes has many episodes wait for their agents at once under turn serve, and
+// then end together. What CPU they take is compared with that of as many of which a few
+// are in flight.
 func (b *bench) waitingEpisodes(ctx context.Context) ([]reading, error) {
-	var tuned, untuned waited
+	var waiting, passing waited
 	err := b.both(
-		func() (err error) { tuned, err = b.wait(ctx); return err },
-		func() (err error) { untuned, err = b.wait(ctx, "GOGC=100"); return err },
+		func() (err error) { waiting, err = b.wait(ctx); return err },
+		func() (err error) { passing, err = b.pass(ctx); return err },
 	)
 	if err != nil {
 		return nil, err
 	}
-	each := ratio(tuned.memory, int64(b.waiting)) / 1024
+	each := func(bytes int64) float64 { return ratio(bytes, int64(b.waiting)) / 1024 }
+	above := func(bytes int64) string {
+		return fmt.Sprintf("%d MiB above %d, %d episodes", bytes>>20, waiting.idle>>20, b.waiting)
+	}
 	return []reading{
-		{waitingMemory, each, fmt.Sprintf("%d MiB above %d of %d episodes; %d MiB with GOGC=100", tuned.memory>>20, tuned.idle>>20, b.waiting, untuned.memory>>20)},
-		compared(waitingCPU, ratio(tuned.cpu, untuned.cpu), tuned.cpu, untuned.cpu),
+		{waitingMemory, each(waiting.memory), above(waiting.memory)},
+		{endingMemory, each(waiting.ending), above(waiting.ending)},
+		compared(waitingCPU, ratio(waiting.cpu, passing.cpu), waiting.cpu, passing.cpu),
 	}, nil
 }
 
 type waited struct {
 	idle   int64 // bytes resident before
-	memory int64 // bytes above them at most
+	memory int64 // bytes above them at most, until all waited
+	ending int64 // bytes above them at most, until all had ended
 	cpu    time.Duration
 }
 
-func (b *bench) wait(ctx context.Context, env ...string) (w waited, err error) {
+func (b *bench) wait(ctx context.Context) (w waited, err error) {
 	load := work{Response: smallResponse, Hold: true, Episodes: b.waiting, InFlight: b.waiting, Served: true}
-	err = b.withServe(ctx, load, env, func(stub, serve served) error {
+	err = b.withServe(ctx, load, func(stub, serve served) error {
 		if w.idle, err = serve.memory("VmRSS"); err != nil {
 			return err
 		}
@@ -390,6 +397,11 @@ func (b *bench) wait(ctx context.Context, env ...string) (w waited, err error) {
 		if err := stub.awaitWaiting(ctx, b.waiting); err != nil {
 			return fmt.Errorf("%w: %s", err, callers.errors)
 		}
+		peak, err := serve.memory("VmHWM")
+		if err != nil {
+			return err
+		}
+		w.memory = peak - w.idle
 		if err := stub.release(); err != nil {
 			return err
 		}
@@ -400,8 +412,28 @@ func (b *bench) wait(ctx context.Context, env ...string) (w waited, err error) {
 		if err != nil {
 			return err
 		}
-		peak, err := serve.memory("VmHWM")
-		w.memory, w.cpu = peak-w.idle, after-before
+		w.cpu = after - before
+		peak, err = serve.memory("VmHWM")
+		w.ending = peak - w.idle
+		return err
+	})
+	return w, err
+}
+
+// pass has as many episodes pass through, with a few in flight.
+func (b *bench) pass(ctx context.Context) (w waited, err error) {
+	load := work{Response: smallResponse, Episodes: b.waiting, InFlight: inFlight, Served: true}
+	err = b.withServe(ctx, load, func(_, serve served) error {
+		before, err := serve.cpu()
+		if err != nil {
+			return err
+		}
+		load.URL = serve.url
+		if _, err := do(ctx, "floor", load); err != nil {
+			return err
+		}
+		after, err := serve.cpu()
+		w.cpu = after - before
 		return err
 	})
 	return w, err
@@ -463,7 +495,7 @@ func (b *bench) socketsOpened(ctx context.Context) (found []reading, err error) 
 // answers their POST itself, with what they get out of turn serve.
 func (b *bench) loadGenerator(ctx context.Context) (found []reading, err error) {
 	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight, Served: true}
-	err = b.withServe(ctx, w, nil, func(stub, serve served) error {
+	err = b.withServe(ctx, w, func(stub, serve served) error {
 		direct, through := w, w
 		direct.URL, through.URL = stub.url, serve.url
 		var alone, driven spent

@@ -96,9 +96,8 @@ type process struct {
 }
 
 // start starts a program. Its standard output is to be read from out.
-func start(ctx context.Context, program string, env []string, args ...string) (*process, error) {
+func start(ctx context.Context, program string, args ...string) (*process, error) {
 	command := exec.CommandContext(ctx, program, args...)
-	command.Env = append(os.Environ(), env...)
 	out, err := command.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -119,7 +118,7 @@ func startRole(ctx context.Context, role string, w work) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, self, nil, role, string(text))
+	return start(ctx, self, role, string(text))
 }
 
 // do has a role do its work and returns what it says of it.

@@ -188,8 +188,8 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	reply, answer := s.drive(r.Context(), request)
-	if !answer {
+	reply := s.drive(r.Context(), request)
+	if reply == nil {
 		// Returning would send an empty 200, which one that has closed only its
 		// half of the connection would take for the answer.
 		panic(http.ErrAbortHandler)
@@ -197,7 +197,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, s.body(reply, row))
 }
 
-func (s *Server) body(reply episode.Reply, row bool) episode.Body {
+func (s *Server) body(reply *episode.Reply, row bool) episode.Body {
 	switch {
 	case row:
 		return reply.LegacyBody(s.config.Rules.Agent)
@@ -215,26 +215,23 @@ func (s *Server) parse(body []byte) (r *episode.Request, row bool, err error) {
 	return r, false, err
 }
 
-// drive runs the episode for as long as the caller waits for it. answer is false
-// when the caller has gone. A panic of what stands around the driver is the
-// episode's failure, as one within it is.
-func (s *Server) drive(caller context.Context, r *episode.Request) (reply episode.Reply, answer bool) {
+// drive runs the episode for as long as the caller waits for it, and returns nil when
+// the caller has gone. A panic of what stands around the driver is the episode's
+// failure, as one within it is.
+func (s *Server) drive(caller context.Context, r *episode.Request) (reply *episode.Reply) {
 	select {
 	case <-s.config.Ready:
 	case <-s.config.Driver.Draining():
 	case <-caller.Done():
-		return reply, false
+		return nil
 	}
 	if !s.begin() {
-		reply := episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
-		reply.Failure = failures.New(failures.StageAdmission, failures.Shutdown, "the environment server is shutting down")
-		return reply, true
+		return failed(r, failures.New(failures.StageAdmission, failures.Shutdown, "the environment server is shutting down"))
 	}
 	defer s.end()
 	defer func() {
 		if bug := recover(); bug != nil {
-			reply = episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID, Failure: s.config.Driver.Unhandled(bug)}
-			answer = true
+			reply = failed(r, s.config.Driver.Unhandled(bug))
 		}
 	}()
 	defer s.config.Metrics.Began()()
@@ -244,12 +241,26 @@ func (s *Server) drive(caller context.Context, r *episode.Request) (reply episod
 	defer context.AfterFunc(caller, func() {
 		cancel(&failures.Stop{Kind: failures.Cancelled, Reason: "the caller went away"})
 	})()
-	for attempt := range episode.Attempts(ctx, s.config.Driver, r, s.config.Policy) {
-		s.config.Metrics.Attempted(attempt)
-		reply = attempt.Reply
+	reply = s.attempts(ctx, r)
+	if caller.Err() != nil {
+		return nil
 	}
-	reply.EpisodeID = r.EpisodeID
-	return reply, caller.Err() == nil
+	return reply
+}
+
+// attempts is the last of the request's attempts.
+func (s *Server) attempts(ctx context.Context, r *episode.Request) *episode.Reply {
+	last := &episode.Reply{}
+	for attempt := range episode.Attempts(ctx, s.config.Driver, r, s.config.Policy) {
+		s.config.Metrics.Attempted(&attempt.Reply)
+		*last = attempt.Reply
+	}
+	last.EpisodeID = r.EpisodeID
+	return last
+}
+
+func failed(r *episode.Request, f *failures.Failure) *episode.Reply {
+	return &episode.Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID, Failure: f}
 }
 
 // aggregateMetrics forwards the body unread to the resources server. Its reply is

@@ -167,26 +167,21 @@ func (s *sending) leg(ctx context.Context, target *url.URL) (*http.Request, erro
 	if err != nil {
 		return nil, failures.Of(fmt.Errorf("the body of %s: %w", s.call.What, err), s.call.Stage)
 	}
-	leg := (&http.Request{
-		Method:        http.MethodPost,
-		URL:           target,
-		Header:        s.header(),
-		Proto:         "HTTP/1.1",
-		ProtoMajor:    1,
-		ProtoMinor:    1,
-		Host:          target.Host,
-		Body:          body,
-		ContentLength: int64(s.call.Body.Len()),
-		// A transport sends a request again by itself when not a byte of it was
-		// written, as on an idle connection that the server has just closed, if it
-		// can get the body anew.
-		GetBody: s.call.open,
-	}).WithContext(ctx)
+	leg := blank.WithContext(ctx)
+	leg.URL, leg.Host, leg.Header = target, target.Host, s.header()
+	// A transport sends a request again by itself when not a byte of it was written,
+	// as on an idle connection that the server has just closed, if it can get the body
+	// anew.
+	leg.Body, leg.GetBody = body, s.call.open
+	leg.ContentLength = int64(s.call.Body.Len())
 	if s.call.Open != nil {
 		leg.ContentLength = -1 // unknown
 	}
 	return leg, nil
 }
+
+// blank is what all requests have in common.
+var blank = &http.Request{Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 
 func (s *sending) header() http.Header {
 	header := http.Header{

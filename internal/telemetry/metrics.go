@@ -53,11 +53,11 @@ func (m *Metrics) Began() (ended func()) {
 }
 
 // Attempted counts an attempt.
-func (m *Metrics) Attempted(attempt episode.Attempt) {
-	switch f := attempt.Failure; {
+func (m *Metrics) Attempted(reply *episode.Reply) {
+	switch f := reply.Failure; {
 	case f != nil:
 		m.episodes.WithLabelValues("failure", string(f.Stage), kindLabel(f.Kind)).Inc()
-	case attempt.Result.Masked:
+	case reply.Result.Masked:
 		m.episodes.WithLabelValues("masked", "", "").Inc()
 	default:
 		m.episodes.WithLabelValues("result", "", "").Inc()
