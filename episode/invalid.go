@@ -113,14 +113,14 @@ func at(path []string, part string) []string {
 	return append(path[:len(path):len(path)], part)
 }
 
-// object takes a value apart that must be an object, nil when it is not.
+// object takes a valid value apart that must be an object, nil when it is not.
 func (f *faults) object(path []string, value []byte) rawjson.Object {
 	if !rawjson.IsObject(value) {
 		f.add("dict_type", path, value, "Input should be an object, not %s", rawjson.Describe(value))
 		return nil
 	}
-	object, err := rawjson.ParseObject(value)
-	if err != nil { // it is part of a text that has been found valid
+	object, err := rawjson.Members(value)
+	if err != nil {
 		f.add("json_invalid", path, nil, "%s", err)
 		return nil
 	}

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -227,22 +227,21 @@ func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
 		r.TaskData, fields = value, f.object(at(path, "task_data"), value)
 	}
 	if merged := mergeFlat(f, path, object, fields); len(merged) > len(fields) {
-		var w rawjson.ObjectWriter
-		for _, member := range merged {
-			w.Member(member)
-		}
-		fields, r.TaskData = merged, w.End().Bytes()
+		fields, r.TaskData = merged, merged.Bytes()
 	}
 	r.parsed = parsed{taskData: r.TaskData, params: r.Params, fields: fields}
 }
 
 // mergeFlat is the fields of task_data and those beside it.
 func mergeFlat(f *faults, path []string, object, fields rawjson.Object) rawjson.Object {
-	merged := fields
-	named := make(map[string][]byte, len(fields)) // both may have a hundred thousand
+	var named map[string][]byte // both may have a hundred thousand
+	if len(fields) > 0 {
+		named = make(map[string][]byte, len(fields))
+	}
 	for _, member := range fields {
 		named[member.Name] = member.Value
 	}
+	merged := slices.Grow(fields[:len(fields):len(fields)], len(object))
 	for _, member := range object {
 		switch member.Name {
 		case "responses_create_params", "task_data", "agent_timeout_seconds":
@@ -337,9 +336,11 @@ func checkID(f *faults, path []string, id string, value []byte) {
 }
 
 func checkParams(f *faults, path []string, value []byte) {
-	params := f.object(path, value)
-	stream, there := params.Get("stream")
-	if there && strings.TrimSpace(string(stream)) == "true" {
+	if !rawjson.IsObject(value) {
+		f.add("dict_type", path, value, "Input should be an object, not %s", rawjson.Describe(value))
+		return
+	}
+	if stream, _ := rawjson.Find(value, "stream"); string(stream) == "true" {
 		f.add("value_error", at(path, "stream"), stream, "Streaming is not supported: the answer is taken whole")
 	}
 }

@@ -100,7 +100,7 @@ func ParseRow(line []byte, rules RowRules) (Row, error) {
 		row.Request.TaskID = readTaskID(f, []string{"task_id"}, value)
 	}
 	readInput(f, []string{"task_input"}, f.object([]string{"task_input"}, input), &row.Request)
-	f.only(slices.DeleteFunc(slices.Clone(object), notTaskData), nil, "task_id", "task_input")
+	f.only(taskFields(object), nil, "task_id", "task_input")
 	return row, f.err()
 }
 
@@ -116,7 +116,7 @@ func readRow(f *faults, path []string, object rawjson.Object, rules RowRules) Ro
 		checkID(f, at(path, "task_id"), id, nil)
 	}
 	checkAgentRef(f, path, object, rules)
-	readInput(f, path, slices.DeleteFunc(slices.Clone(object), notTaskData), &row.Request)
+	readInput(f, path, taskFields(object), &row.Request)
 	return row
 }
 
@@ -132,6 +132,14 @@ func readIdentity(f *faults, path []string, object rawjson.Object) Row {
 		row.Request.EpisodeID.RolloutID = RolloutID(*row.TaskIndex, *row.RolloutIndex)
 	}
 	return row
+}
+
+// taskFields are a row's fields without the collector's.
+func taskFields(object rawjson.Object) rawjson.Object {
+	if !slices.ContainsFunc(object, notTaskData) {
+		return object
+	}
+	return slices.DeleteFunc(slices.Clone(object), notTaskData)
 }
 
 // notTaskData reports whether a row's field is the collector's.

@@ -130,7 +130,8 @@ func stem(name string) string {
 // counted.
 type lines struct {
 	r      *bufio.Reader
-	number int // of the line that next returned last
+	long   []byte // the last line that was longer than the buffer
+	number int    // of the line that next returned last
 
 	start, end int64 // where that line begins and the next one does, in bytes
 	last       bool  // that line lacks its end
@@ -143,8 +144,14 @@ var byteOrderMark = []byte("\uFEFF")
 // next returns the next line that is not blank, without its end, in memory of its
 // own; io.EOF after the last.
 func (l *lines) next() ([]byte, error) {
+	line, err := l.peek()
+	return bytes.Clone(line), err
+}
+
+// peek is [lines.next] in memory that the next call takes over.
+func (l *lines) peek() ([]byte, error) {
 	for {
-		line, err := l.r.ReadBytes('\n')
+		line, err := l.line()
 		l.number++
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
@@ -161,4 +168,18 @@ func (l *lines) next() ([]byte, error) {
 			return nil, io.EOF
 		}
 	}
+}
+
+// line is the next line with its end. One that is longer than the buffer is put together.
+func (l *lines) line() ([]byte, error) {
+	part, err := l.r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return part, err
+	}
+	l.long = append(l.long[:0], part...)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		part, err = l.r.ReadSlice('\n')
+		l.long = append(l.long, part...)
+	}
+	return l.long, err
 }

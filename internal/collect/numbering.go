@@ -1,8 +1,9 @@
 package collect
 
 import (
-	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,14 +103,21 @@ func contentOf(r *episode.Request) digest {
 	return digestOf([]byte(r.TaskID.Taskset), []byte(r.TaskID.TaskID), r.Params, r.TaskData, []byte(r.AgentTimeout.String()))
 }
 
+// digestOf is two independent hashes of 64 bits. They differ from process to process.
 func digestOf(parts ...[]byte) digest {
-	h := sha256.New()
-	for _, part := range parts {
-		_, _ = fmt.Fprintf(h, "%d:", len(part))
-		_, _ = h.Write(part)
+	var sum digest
+	for i, seed := range digestSeeds {
+		var h maphash.Hash
+		h.SetSeed(seed)
+		for _, part := range parts {
+			maphash.WriteComparable(&h, maphash.Bytes(seed, part))
+		}
+		binary.LittleEndian.PutUint64(sum[8*i:], h.Sum64())
 	}
-	return digest(h.Sum(nil)[:16])
+	return sum
 }
+
+var digestSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
 // taskIndex is the index of a row's task: its own, that of an identical row, or
 // the next free one.

@@ -10,9 +10,6 @@ type Param struct {
 
 // setParams replaces fields of responses_create_params.
 func setParams(params []byte, replaced []Param) ([]byte, error) {
-	if len(replaced) == 0 {
-		return params, nil
-	}
 	fields, err := rawjson.ParseObject(params)
 	if err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func (p *preparation) copyRows(in *lines) error {
 		if isClosed(p.config.Drain) {
 			return ErrStopped
 		}
-		line, err := in.next()
+		line, err := in.peek()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -151,9 +151,8 @@ func (p *preparation) copyRow(line []byte, number int) error {
 
 // offersTools reports whether responses_create_params offers any tools.
 func offersTools(params []byte) bool {
-	fields, _ := rawjson.ParseObject(params) // it has been found to be an object
-	tools := fields.Present("tools")
-	return tools != nil && !rawjson.IsEmpty(tools)
+	tools, there := rawjson.Find(params, "tools") // params have been found to be an object
+	return there && !rawjson.IsNull(tools) && !rawjson.IsEmpty(tools)
 }
 
 // read reads a row as this run has it: with its taskset and its parameters.
@@ -165,6 +164,9 @@ func (p *preparation) read(line []byte) (episode.Row, error) {
 	r := &row.Request
 	if p.config.Taskset != "" && !row.Materialised {
 		r.TaskID.Taskset = p.config.Taskset
+	}
+	if len(p.config.Params) == 0 {
+		return row, nil
 	}
 	if r.Params, err = setParams(r.Params, p.config.Params); err != nil {
 		return row, err

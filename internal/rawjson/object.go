@@ -144,6 +144,22 @@ func (o Object) Text(name string) string {
 	return text
 }
 
+// Bytes is the object as text.
+func (o Object) Bytes() []byte {
+	size := len("{}")
+	for _, member := range o {
+		size += len(member.Key) + len(":,") + len(member.Value)
+	}
+	text := append(make([]byte, 0, size), '{')
+	for i, member := range o {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(append(text, member.Key...), ':'), member.Value...)
+	}
+	return append(text, '}')
+}
+
 // OrNull returns value, or null when it is nil.
 func OrNull(value []byte) []byte {
 	if value == nil {
@@ -205,17 +221,14 @@ func Elements(array []byte) [][]byte { return FirstElements(array, math.MaxInt) 
 
 // FirstElements returns the first n values of a valid array.
 func FirstElements(array []byte, n int) [][]byte {
-	s := scanner{data: array, pos: 1}
 	var elements [][]byte
-	for s.space(); len(elements) < n && s.peek() != ']' && s.pos < len(array); s.space() {
-		start := s.pos
-		if s.value() != nil {
-			return elements
-		}
-		elements = append(elements, array[start:s.pos])
-		s.space()
-		if s.peek() == ',' {
-			s.pos++
+	i := skipSpace(array, 1)
+	for len(elements) < n && i < len(array) && array[i] != ']' {
+		end := skip(array, i)
+		elements = append(elements, array[i:end])
+		i = skipSpace(array, end)
+		if i < len(array) && array[i] == ',' {
+			i = skipSpace(array, i+1)
 		}
 	}
 	return elements

@@ -133,9 +133,12 @@ func (w *ObjectWriter) separate() {
 		w.text = append(w.text, ',')
 		return
 	}
-	w.text = append(w.text, '{')
+	w.text = append(make([]byte, 0, enoughText), '{')
 	w.begun = true
 }
+
+// enoughText is how many bytes most objects have besides their long values.
+const enoughText = 256
 
 func (w *ObjectWriter) name(name string) {
 	w.separate()
