@@ -84,10 +84,15 @@ func needIndexes(f *faults, path []string, object rawjson.Object) {
 // ParseRow reads a line of a dataset. It refers to line, which must not change as
 // long as the row is used.
 func ParseRow(line []byte, rules RowRules) (Row, error) {
-	object, err := parseBody(nil, line)
+	fields, err := parseBody(nil, line)
 	if err != nil {
 		return Row{}, err
 	}
+	return ReadRow(fields, rules)
+}
+
+// ReadRow is [ParseRow] of a line that was taken apart already.
+func ReadRow(object Fields, rules RowRules) (Row, error) {
 	f := &faults{}
 	input, materialised := object.Get("task_input")
 	if _, flat := object.Get("responses_create_params"); flat || !materialised {

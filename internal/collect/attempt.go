@@ -34,14 +34,38 @@ func (c *collector) start(ctx context.Context, line input, t turn) error {
 	}
 	t.retry = true
 	c.config.Observer.Began(rolloutOf(request.TaskID, t.key), again)
-	go func() {
-		began := time.Now()
-		reply := c.attempt(ctx, request)
-		ended := attempt{turn: t, began: began, Attempt: episode.Attempt{Reply: reply, Took: time.Since(began)}}
-		ended.err = c.write(ended)
-		c.ended <- ended
-	}()
+	c.drive(ctx, job{request, t})
 	return nil
+}
+
+// A job is an attempt to drive.
+type job struct {
+	request *episode.Request
+	turn    turn
+}
+
+// drive gives a job to a worker that is free, or to a new one. Workers stay for the next
+// job: their stacks have grown to what an episode takes.
+func (c *collector) drive(ctx context.Context, j job) {
+	select {
+	case c.jobs <- j:
+		return
+	default:
+	}
+	c.workers.Go(func() {
+		for ok := true; ok; j, ok = <-c.jobs {
+			c.ended <- c.do(ctx, j)
+		}
+	})
+}
+
+// do drives an attempt, and has its line written.
+func (c *collector) do(ctx context.Context, j job) attempt {
+	began := time.Now()
+	reply := c.attempt(ctx, j.request)
+	ended := attempt{turn: j.turn, began: began, Attempt: episode.Attempt{Reply: reply, Took: time.Since(began)}}
+	ended.err = c.write(ended)
+	return ended
 }
 
 // attempt has the target drive an attempt. A bug in it is the attempt's failure.

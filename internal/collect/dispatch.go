@@ -19,6 +19,9 @@ func (c *collector) run(ctx context.Context) error {
 	c.writer = newWriter(c.rollouts, c.failures)
 	defer c.writer.close()
 	c.ended = make(chan attempt)
+	c.jobs = make(chan job)
+	defer c.workers.Wait()
+	defer close(c.jobs)
 	for {
 		c.begin(ctx)
 		if c.broken != nil {

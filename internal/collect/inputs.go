@@ -18,6 +18,7 @@ type input struct {
 	place  place
 	number int // of the line; 0: it was read by its place
 	text   []byte
+	fields rawjson.Object // of the text
 }
 
 // A place is that of a line in a file, in bytes.
@@ -69,12 +70,12 @@ func (in *inputs) next() (input, error) {
 	if err != nil {
 		return input{}, inputError(in.path, in.lines.number, err)
 	}
-	k, err := keyIn(text)
+	k, fields, err := keyIn(text)
 	if err != nil {
 		in.torn = in.lines.last && !rawjson.Valid(text)
 		return input{}, inputError(in.path, in.lines.number, err)
 	}
-	return input{k, place{in.lines.start, in.lines.end - in.lines.start}, in.lines.number, text}, nil
+	return input{k, place{in.lines.start, in.lines.end - in.lines.start}, in.lines.number, text, fields}, nil
 }
 
 // at is a line that was read before: many rollouts that wait need not be held.
@@ -84,24 +85,25 @@ func (in *inputs) at(p place) (input, error) {
 		return input{}, inputError(in.path, 0, err)
 	}
 	text = bytes.TrimSpace(bytes.TrimPrefix(text, byteOrderMark))
-	k, err := keyIn(text)
+	k, fields, err := keyIn(text)
 	if err != nil {
 		return input{}, inputError(in.path, 0, fmt.Errorf("the line at byte %d is not what it was: %w", p.start, err))
 	}
-	return input{key: k, place: p, text: text}, nil
+	return input{key: k, place: p, text: text, fields: fields}, nil
 }
 
-func keyIn(text []byte) (key, error) {
+func keyIn(text []byte) (key, rawjson.Object, error) {
 	fields, err := rawjson.ParseObject(text)
 	if err != nil {
-		return key{}, err
+		return key{}, nil, err
 	}
-	return keyOf(fields)
+	k, err := keyOf(fields)
+	return k, fields, err
 }
 
 // request is what a line asks for.
 func (in *inputs) request(e input) (*episode.Request, error) {
-	row, err := episode.ParseRow(e.text, episode.RowRules{})
+	row, err := episode.ReadRow(e.fields, episode.RowRules{})
 	if err != nil {
 		return nil, inputError(in.path, e.number, err)
 	}

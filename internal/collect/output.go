@@ -120,9 +120,10 @@ type disk interface {
 type output struct {
 	path   string
 	file   disk
-	made   bool         // the file was not there before
-	end    atomic.Int64 // where the whole lines end; written by one goroutine, and looked at by another
-	broken error        // why no further line is written: the last one may be half there
+	made   bool          // the file was not there before
+	end    atomic.Int64  // where the whole lines end; written by one goroutine, and looked at by another
+	buffer *bufio.Writer // of what is being written
+	broken error         // why no further line is written: the last one may be half there
 }
 
 func openOutput(path string) (*output, error) {
@@ -209,15 +210,18 @@ func (o *output) write(lines ...rawjson.Body) error {
 }
 
 func (o *output) append(lines []rawjson.Body) (written int64, err error) {
-	buffer := bufio.NewWriterSize(io.NewOffsetWriter(o.file, o.end.Load()), 64<<10)
+	if o.buffer == nil {
+		o.buffer = bufio.NewWriterSize(nil, 64<<10)
+	}
+	o.buffer.Reset(io.NewOffsetWriter(o.file, o.end.Load()))
 	for _, line := range lines {
-		n, err := line.WriteLineTo(buffer)
+		n, err := line.WriteLineTo(o.buffer)
 		written += n
 		if err != nil {
 			return written, err
 		}
 	}
-	if err := buffer.Flush(); err != nil {
+	if err := o.buffer.Flush(); err != nil {
 		return written, err
 	}
 	return written, o.file.Sync()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"example.com/turn/episode"
 	"example.com/turn/internal/filelock"
@@ -175,6 +176,8 @@ type collector struct {
 
 	queue    queue
 	writer   *writer
+	jobs     chan job // for workers that are free
+	workers  sync.WaitGroup
 	ended    chan attempt
 	inFlight int
 	stopped  bool // no attempt begins any more
