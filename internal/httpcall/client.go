@@ -92,7 +92,9 @@ func (c Config) Validate() error {
 // A Client makes the calls to one server. It is safe for concurrent use.
 type Client struct {
 	config  Config
-	base    string // without a slash at its end
+	base    string      // without a slash at its end
+	url     url.URL     // the same
+	header  http.Header // of calls without a cookie
 	secrets *failures.Secrets
 	trouble trouble
 }
@@ -112,8 +114,25 @@ func New(config Config) *Client {
 		config.Logger.Warn().Str("server", config.Server).Msgf("the token goes over plain http to %s: anyone on the way can read it", host)
 	}
 	c := &Client{config: config, base: strings.TrimRight(config.URL, "/"), secrets: &failures.Secrets{}}
+	if parsed, err := url.Parse(c.base); err == nil { // as it does of a valid configuration
+		c.url = *parsed
+	}
+	c.header = http.Header{"Content-Type": {"application/json"}, "User-Agent": {"turn"}}
+	if config.Token != "" {
+		c.header["Authorization"] = []string{config.Token.Header()}
+	}
 	c.secrets.AddToken(string(config.Token))
 	return c
+}
+
+// at is the address of a path, in which nothing needs to be escaped.
+func (c *Client) at(path string) *url.URL {
+	target := c.url
+	target.Path += path
+	if target.RawPath != "" {
+		target.RawPath += path
+	}
+	return &target
 }
 
 // NewJar makes the jar of a session. The values of its cookies become secrets, and the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"mime"
 	"net"
@@ -56,11 +57,8 @@ func (r reply) blames() bool { return r.status >= 400 && r.status <= 499 }
 
 // send makes the call until it is answered or may not be sent again.
 func (c *Client) send(ctx context.Context, call *Call, forward bool) (reply, *failures.Failure) {
-	target, err := url.Parse(c.base + call.Path)
-	if err != nil {
-		return reply{}, failures.Of(err, call.Stage)
-	}
 	s := &sending{client: c, call: call, forward: forward}
+	target := c.at(call.Path)
 	for {
 		err := s.try(ctx, target)
 		if !s.again(ctx, err) {
@@ -183,17 +181,13 @@ func (s *sending) leg(ctx context.Context, target *url.URL) (*http.Request, erro
 // blank is what all requests have in common.
 var blank = &http.Request{Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 
+// header is that of a request, which nobody changes.
 func (s *sending) header() http.Header {
-	header := http.Header{
-		"Content-Type": {"application/json"},
-		"User-Agent":   {"turn"},
+	if s.call.Jar == nil || s.call.Fresh || s.call.Jar.Empty() {
+		return s.client.header
 	}
-	if token := s.client.config.Token; token != "" {
-		header["Authorization"] = []string{token.Header()}
-	}
-	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
-		header["Cookie"] = []string{s.call.Jar.Header()}
-	}
+	header := maps.Clone(s.client.header)
+	header["Cookie"] = []string{s.call.Jar.Header()}
 	return header
 }
 

@@ -47,10 +47,13 @@ func ParseObject(data []byte) (Object, error) {
 	return object, s.end()
 }
 
+// fewMembers are as many as most objects of the protocol have at most.
+const fewMembers = 4
+
 func (s *scanner) object() (Object, error) {
 	s.pos++
 	s.open = append(s.open, '{')
-	object := make(Object, 0, 8)
+	object := make(Object, 0, fewMembers)
 	index := nameIndex{}
 	s.space()
 	if s.peek() == '}' {

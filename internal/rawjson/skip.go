@@ -14,7 +14,7 @@ import (
 // Members returns the members of a valid object, as [ParseObject] does. The error is a
 // *[SyntaxError] when there are more of them than [MaxNames].
 func Members(object []byte) (Object, error) {
-	members := make(Object, 0, 8)
+	members := make(Object, 0, fewMembers)
 	index := nameIndex{}
 	for key, value := range each(object) {
 		member := Member{Name: unquote(key), Key: key, Value: value}

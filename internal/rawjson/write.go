@@ -118,7 +118,7 @@ func (r *BodyReader) Read(p []byte) (int, error) {
 
 // longValue is the size in bytes from which a value is referred to instead of
 // copied: below it, copying is cheaper than one more piece.
-const longValue = 1024
+const longValue = 512
 
 // An ObjectWriter puts a JSON object together. Its zero value is an object
 // without members. It does not look for a name that is there twice.
