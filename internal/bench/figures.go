@@ -33,6 +33,7 @@ var (
 	endingMemory  = &figure{name: "the same, when all of them end at once", unit: "KiB"}
 	waitingCPU    = &figure{name: "CPU: turn serve, all of them waiting at once / 64 in flight"}
 	manyInFlight  = &figure{name: "CPU: Driver.Run with 2,048 in flight / with 64", limit: 1.3, atMost: true}
+	manyOfFloor   = &figure{name: "the same of the floor"}
 	runCPU        = &figure{name: "CPU: turn run / Driver.Run, no journal", limit: 1.1, atMost: true}
 	runWall       = &figure{name: "time: turn run / Driver.Run, no journal", limit: 1.1, atMost: true}
 	journalCPU    = &figure{name: "CPU: turn run / Driver.Run, with a journal"}
@@ -45,7 +46,7 @@ var (
 )
 
 var figures = []*figure{
-	latency, throughput, cpuSmall, cpuLarge, allocations, copies, waitingMemory, endingMemory, waitingCPU, manyInFlight,
+	latency, throughput, cpuSmall, cpuLarge, allocations, copies, waitingMemory, endingMemory, waitingCPU, manyInFlight, manyOfFloor,
 	runCPU, runWall, journalCPU, journalWall, rowsCPU, rowsWall, sockets, stubCapacity, generator,
 }
 
@@ -95,7 +96,9 @@ type experiment struct {
 
 var experiments = []experiment{
 	{[]*figure{latency}, (*bench).oneByOne},
-	{[]*figure{throughput, cpuSmall, manyInFlight, runCPU, runWall, journalCPU, journalWall, stubCapacity}, (*bench).inParallel},
+	{[]*figure{throughput, cpuSmall, stubCapacity}, (*bench).inParallel},
+	{[]*figure{manyInFlight, manyOfFloor}, (*bench).manyAtOnce},
+	{[]*figure{runCPU, runWall, journalCPU, journalWall}, (*bench).datasetRun},
 	{[]*figure{cpuLarge, allocations, copies}, (*bench).largeBodies},
 	{[]*figure{waitingMemory, endingMemory, waitingCPU}, (*bench).waitingEpisodes},
 	{[]*figure{rowsCPU, rowsWall}, (*bench).preparation},
@@ -272,28 +275,59 @@ func (b *bench) inParallel(ctx context.Context) (found []reading, err error) {
 	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
 	err = b.withStub(ctx, w, func(stub served) error {
 		w.URL = stub.url
-		wide := w
-		wide.InFlight = b.many
-		var floor, driven, many, pound, bare, noted spent
+		var floor, driven, pound spent
 		if err := b.both(doing(ctx, &floor, "floor", w), doing(ctx, &driven, "library", w)); err != nil {
 			return err
 		}
-		if err := b.both(doing(ctx, &many, "library", wide), doing(ctx, &pound, "pound", w)); err != nil {
+		if pound, err = do(ctx, "pound", w); err != nil {
 			return err
 		}
-		if err := b.both(b.running(ctx, &bare, stub.url, "none"), b.running(ctx, &noted, stub.url, filepath.Join(b.dir, "journal"))); err != nil {
-			return err
-		}
-		pounded := ratio(float64(pound.Wall)/7, float64(floor.Wall)/6)
+		asked, answered := 6*floor.rate(), 7*pound.rate()
 		found = []reading{
-			compared(throughput, ratio(floor.Wall, driven.Wall), perSecond(driven), perSecond(floor)),
+			compared(throughput, ratio(driven.rate(), floor.rate()), perSecond(driven), perSecond(floor)),
 			compared(cpuSmall, ratio(driven.perEpisode(), floor.perEpisode()), driven.perEpisode(), floor.perEpisode()),
-			compared(manyInFlight, ratio(many.perEpisode(), driven.perEpisode()), many.perEpisode(), driven.perEpisode()),
-			compared(runCPU, ratio(bare.perEpisode(), driven.perEpisode()), bare.perEpisode(), driven.perEpisode()),
-			compared(runWall, ratio(bare.Wall, driven.Wall), perSecond(bare), perSecond(driven)),
-			compared(journalCPU, ratio(noted.perEpisode(), driven.perEpisode()), noted.perEpisode(), driven.perEpisode()),
-			compared(journalWall, ratio(noted.Wall, driven.Wall), perSecond(noted), perSecond(driven)),
-			{stubCapacity, 1 / pounded, fmt.Sprintf("%.0f / %.0f calls a second", 7*float64(pound.Episodes)/pound.Wall.Seconds(), 6*float64(floor.Episodes)/floor.Wall.Seconds())},
+			{stubCapacity, answered / asked, fmt.Sprintf("%.0f / %.0f calls a second", answered, asked)},
+		}
+		return nil
+	})
+	return found, err
+}
+
+// manyAtOnce compares episodes of which many are in flight with those of which a few are.
+func (b *bench) manyAtOnce(ctx context.Context) (found []reading, err error) {
+	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
+	err = b.withStub(ctx, w, func(stub served) error {
+		w.URL = stub.url
+		for role, f := range map[string]*figure{"library": manyInFlight, "floor": manyOfFloor} {
+			wide := w
+			wide.InFlight = b.many
+			var few, many spent
+			if err := b.both(doing(ctx, &few, role, w), doing(ctx, &many, role, wide)); err != nil {
+				return err
+			}
+			found = append(found, compared(f, ratio(many.perEpisode(), few.perEpisode()), many.perEpisode(), few.perEpisode()))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// datasetRun compares turn run with a driver that runs as many episodes and no more.
+func (b *bench) datasetRun(ctx context.Context) (found []reading, err error) {
+	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
+	err = b.withStub(ctx, w, func(stub served) error {
+		w.URL = stub.url
+		for _, run := range []struct {
+			journal   string
+			cpu, wall *figure
+		}{{"none", runCPU, runWall}, {filepath.Join(b.dir, "journal"), journalCPU, journalWall}} {
+			var bare, whole spent
+			if err := b.both(doing(ctx, &bare, "library", w), b.running(ctx, &whole, stub.url, run.journal)); err != nil {
+				return err
+			}
+			found = append(found,
+				compared(run.cpu, ratio(whole.perEpisode(), bare.perEpisode()), whole.perEpisode(), bare.perEpisode()),
+				compared(run.wall, ratio(bare.rate(), whole.rate()), perSecond(whole), perSecond(bare)))
 		}
 		return nil
 	})
@@ -301,7 +335,7 @@ func (b *bench) inParallel(ctx context.Context) (found []reading, err error) {
 }
 
 func perSecond(s spent) string {
-	return fmt.Sprintf("%.0f a second", float64(s.Episodes)/s.Wall.Seconds())
+	return fmt.Sprintf("%.0f a second", s.rate())
 }
 
 // running is a dataset run of as many episodes, as a person starts it.

@@ -49,6 +49,9 @@ type spent struct {
 
 func (s spent) perEpisode() time.Duration { return s.CPU / time.Duration(s.Episodes) }
 
+// rate is how many episodes there were in a second.
+func (s spent) rate() float64 { return float64(s.Episodes) / s.Wall.Seconds() }
+
 // A meter measures a process from inside.
 type meter struct {
 	began     time.Time
