@@ -700,8 +700,8 @@ func TestOutagesInARowPostponeOnce(t *testing.T) {
 			}
 		}
 	}, func(_ error, after time.Duration) { took = after })
-	if summary.Done != 100 || begun < 10 || took < 5*time.Second || took > 15*time.Second {
-		t.Errorf("%d done after %s and %d outages, want all of 100 after 5 to 15 s, and ten outages or more", summary.Done, took, begun)
+	if summary.Done != 100 || begun < 10 || took < 5*time.Second || took > 10*time.Second {
+		t.Errorf("%d done after %s and %d outages, want all of 100 after 5 to 10 s, and ten outages or more", summary.Done, took, begun)
 	}
 }
 

@@ -51,30 +51,30 @@ func (w *writer) close() {
 	<-w.ended
 }
 
-// company is how long a group waits for more lines where the one before had several:
-// under load that makes for fewer of them, and less work in all.
+// company is how long a result waits for others where the group before had several: under
+// load that makes for fewer of them, and less work in all. Failures are few, and what
+// follows from them does not wait.
 const company = 2 * time.Millisecond
 
 func (w *writer) loop() {
 	defer close(w.ended)
 	crowded := false
 	for first := range w.waiting {
-		if crowded {
+		if crowded && first.to == w.results {
 			time.Sleep(company)
 		}
 		group := []entry{first}
 		for len(group) < maxGroup && len(w.waiting) > 0 {
 			group = append(group, <-w.waiting)
 		}
-		for _, to := range []*output{w.results, w.failures} {
-			to.writeGroup(group)
-		}
-		crowded = len(group) > 1
+		crowded = w.results.writeGroup(group) > 1
+		w.failures.writeGroup(group)
 	}
 }
 
-// writeGroup writes those lines of a group that are the output's.
-func (o *output) writeGroup(group []entry) {
+// writeGroup writes those lines of a group that are the output's, and returns how many
+// there are.
+func (o *output) writeGroup(group []entry) int {
 	var lines []rawjson.Body
 	for _, entry := range group {
 		if entry.to == o {
@@ -82,7 +82,7 @@ func (o *output) writeGroup(group []entry) {
 		}
 	}
 	if len(lines) == 0 {
-		return
+		return 0
 	}
 	err := o.write(lines...)
 	for _, entry := range group {
@@ -90,4 +90,5 @@ func (o *output) writeGroup(group []entry) {
 			entry.done <- err
 		}
 	}
+	return len(lines)
 }

@@ -79,7 +79,7 @@ func AppendText(dst []byte, s string) []byte {
 	plain := 0 // start of what is not appended yet
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+		if isPlain[c] {
 			i++
 			continue
 		}
@@ -114,6 +114,14 @@ func AppendText(dst []byte, s string) []byte {
 	dst = append(dst, s[plain:]...)
 	return append(dst, '"')
 }
+
+// isPlain tells which bytes stand for themselves in a JSON string, and are ASCII.
+var isPlain = func() (plain [256]bool) {
+	for c := byte(' '); c < utf8.RuneSelf; c++ {
+		plain[c] = c != '"' && c != '\\'
+	}
+	return plain
+}()
 
 // isSurrogateForm reports whether s begins with a code point from U+D800 to
 // U+DFFF in three bytes.

@@ -137,8 +137,11 @@ func (w *ObjectWriter) separate() {
 	w.begun = true
 }
 
-// enoughText is how many bytes most objects have besides their long values.
-const enoughText = 256
+// How many bytes most objects have up to a long value, and behind it.
+const (
+	enoughText = 256
+	enoughRest = 64
+)
 
 func (w *ObjectWriter) name(name string) {
 	w.separate()
@@ -205,8 +208,11 @@ func (w *ObjectWriter) raw(value []byte) {
 		w.text = append(w.text, value...)
 		return
 	}
+	if w.pieces == nil {
+		w.pieces = make(Body, 0, 3) // most objects have one long value
+	}
 	w.pieces = append(w.pieces, w.text, value)
-	w.text = nil
+	w.text = make([]byte, 0, enoughRest)
 }
 
 // End closes the object and returns it. The writer must not be used again.
