@@ -17,7 +17,7 @@ lint: ## Run vet and staticcheck
 full: ## Run the long tests at full size: a million rows, hundreds of kills, a million sessions, 20,000 programs of faults
 	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'AnyMoment|Outlives|MemoryIsFlat|Quickly' ./cmd/turn
 	TURN_TEST_FULL=1 go test -count=1 -timeout 1h -v -run 'Sweep|Million' ./servers/internal/sessions
-	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'Hostile|Invariants|Killed' ./episode ./internal/journal
+	TURN_TEST_FULL=1 go test -count=1 -timeout 2h -v -run 'Hostile|Invariants|Killed|Sockets' ./episode ./internal/journal
 
 BENCHJSON ?= bench.json
 
