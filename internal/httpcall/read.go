@@ -3,7 +3,6 @@ package httpcall
 import (
 	"errors"
 	"io"
-	"slices"
 )
 
 // ErrTooLarge is the error of a body longer than its limit.
@@ -47,5 +46,13 @@ func joined(full [][]byte, last []byte) []byte {
 	if len(full) == 0 {
 		return last
 	}
-	return slices.Concat(append(full, last)...)
+	size := len(last)
+	for _, piece := range full {
+		size += len(piece)
+	}
+	body := make([]byte, 0, size)
+	for _, piece := range full {
+		body = append(body, piece...)
+	}
+	return append(body, last...)
 }

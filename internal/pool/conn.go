@@ -2,7 +2,9 @@ package pool
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -46,6 +48,9 @@ type conn struct {
 	cut bool // its call was given up
 }
 
+// longAgo is the deadline of what is to end now.
+var longAgo = time.Unix(1, 0)
+
 func newConn(t *Transport, key string, raw net.Conn) *conn {
 	return &conn{Conn: raw, transport: t, key: key}
 }
@@ -73,8 +78,10 @@ func (c *conn) roundTrip(request *http.Request) (*http.Response, error) {
 	}
 	failed := e.end(false)
 	switch {
-	case c.used && e.broken != nil && e.written.Load() == 0 && request.Context().Err() == nil:
-		return nil, errStale
+	case request.Context().Err() != nil:
+		return nil, context.Cause(request.Context())
+	case c.used && failed != nil && e.broken != nil && e.written.Load() == 0:
+		return nil, fmt.Errorf("%w: %w", errStale, e.broken)
 	case failed != nil && !errors.Is(failed, net.ErrClosed):
 		return nil, failed // what came first says more
 	}
@@ -85,8 +92,27 @@ func (c *conn) roundTrip(request *http.Request) (*http.Response, error) {
 func (c *conn) giveUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.cutOff()
+}
+
+// cutOff is giveUp for who holds the lock.
+func (c *conn) cutOff() {
 	c.cut = true
-	_ = c.SetDeadline(time.Unix(1, 0)) // long ago
+	if err := c.SetDeadline(longAgo); err != nil { // there are connections without any
+		_ = c.Conn.Close()
+	}
+}
+
+// Close closes the connection. One that was given up gets no farewell of TLS, which would
+// wait for a server that reads nothing.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	cut := c.cut
+	c.mu.Unlock()
+	if secured, ok := c.Conn.(*tls.Conn); ok && cut {
+		return secured.NetConn().Close()
+	}
+	return c.Conn.Close()
 }
 
 // hurry gives the server little time for what it still has to say.
@@ -106,13 +132,18 @@ type exchange struct {
 	in      *bufio.Reader
 	written atomic.Int64 // bytes given to the connection
 	broken  error        // it took no more
+	over    bool         // the connection is not the call's any longer; under its lock
 
 	sent  chan error // has how sending ended, when it has; nil: it was not begun in a goroutine
 	wrote error      // how it ended
 }
 
-// Write gives bytes to the connection and counts them.
+// Write gives bytes to the connection and counts them. The watch of the context runs
+// beside it and may be late.
 func (e *exchange) Write(p []byte) (int, error) {
+	if err := e.request.Context().Err(); err != nil {
+		return 0, err
+	}
 	n, err := e.conn.Conn.Write(p)
 	e.written.Add(int64(n))
 	if err != nil {
@@ -122,15 +153,13 @@ func (e *exchange) Write(p []byte) (int, error) {
 }
 
 // send sends the request: a small one at once, a large one in a goroutine, for its server
-// may reply before it has read all, and read no further.
+// may reply before it has read all, and read no further. So is one that cannot be had
+// again, for it may come from where it is waited for.
 func (e *exchange) send() {
 	head := heads.Get().(*[]byte)
 	*head = appendHead((*head)[:0], e.request)
-	size := e.request.ContentLength
-	if e.request.Body == nil || e.request.Body == http.NoBody {
-		size = 0
-	}
-	if 0 <= size && size <= smallBody {
+	size := sizeOf(e.request)
+	if size == 0 || 0 < size && size <= smallBody && e.request.GetBody != nil {
 		e.wrote = e.sendSmall(head, int(size))
 		heads.Put(head)
 		return
@@ -145,6 +174,17 @@ func (e *exchange) send() {
 // heads are what requests were written in whose calls have come further.
 var heads = sync.Pool{New: func() any { return new([]byte) }}
 
+// sizeOf is how long a request's body is, negative when nobody knows.
+func sizeOf(request *http.Request) int64 {
+	switch {
+	case request.Body == nil || request.Body == http.NoBody:
+		return 0
+	case request.ContentLength == 0: // it was not said
+		return -1
+	}
+	return request.ContentLength
+}
+
 // sendSmall sends the head and the body, which it puts behind it, at once.
 func (e *exchange) sendSmall(head *[]byte, size int) error {
 	defer closeBody(e.request)
@@ -152,10 +192,10 @@ func (e *exchange) sendSmall(head *[]byte, size int) error {
 		begin := len(*head)
 		*head = slices.Grow(*head, size+1)[:begin+size]
 		if _, err := io.ReadFull(e.request.Body, (*head)[begin:]); err != nil {
-			return e.unsent(bodyError(err))
+			return bodyError(err)
 		}
 		if n, _ := e.request.Body.Read((*head)[begin+size : begin+size+1]); n > 0 {
-			return e.unsent(errTooLong)
+			return errTooLong
 		}
 	}
 	_, err := e.Write(*head)
@@ -234,11 +274,11 @@ func (l *limited) Write(p []byte) (int, error) {
 // checkHeader refuses fields that would not be read as what they are.
 func checkHeader(header http.Header) error {
 	for name, values := range header {
-		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isTokenRune(r) }) {
+		if !isToken(name) {
 			return fmt.Errorf("there is no header field %q", name)
 		}
 		for _, value := range values {
-			if strings.ContainsAny(value, "\r\n\x00") { // it may be secret
+			if strings.ContainsFunc(value, func(r rune) bool { return r != '\t' && isControl(r) }) { // it may be secret
 				return fmt.Errorf("the value of header field %s has characters that it cannot have", name)
 			}
 		}
@@ -246,7 +286,11 @@ func checkHeader(header http.Header) error {
 	return nil
 }
 
-// isTokenRune tells what the name of a header field may have (RFC 9110, section 5.6.2).
+// isToken tells what the name of a method or a header field may be (RFC 9110, section 5.6.2).
+func isToken(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !isTokenRune(r) })
+}
+
 func isTokenRune(r rune) bool {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
@@ -257,27 +301,55 @@ func isTokenRune(r rune) bool {
 
 // appendHead appends the head of a request.
 func appendHead(head []byte, request *http.Request) []byte {
-	host := request.Host
-	if host == "" {
-		host = request.URL.Host
-	}
-	head = append(append(append(head, request.Method...), ' '), request.URL.RequestURI()...)
-	head = append(append(head, " HTTP/1.1\r\nHost: "...), host...)
+	head = append(append(append(head, cmp.Or(request.Method, http.MethodGet)...), ' '), request.URL.RequestURI()...)
+	head = append(append(head, " HTTP/1.1\r\nHost: "...), hostOf(request)...)
 	for name, values := range request.Header {
+		if isOurs(name) {
+			continue
+		}
 		for _, value := range values {
 			head = append(append(append(append(head, "\r\n"...), name...), ": "...), value...)
 		}
 	}
-	switch size := request.ContentLength; {
-	case request.Body == nil || request.Body == http.NoBody || size == 0:
-		head = append(head, "\r\nContent-Length: 0"...)
-	case size < 0:
+	if request.Close && !saysClose(request.Header) {
+		head = append(head, "\r\nConnection: close"...)
+	}
+	if size := sizeOf(request); size < 0 {
 		head = append(head, "\r\nTransfer-Encoding: chunked"...)
-	default:
+	} else if size > 0 || hasBody(request.Method) {
 		head = strconv.AppendInt(append(head, "\r\nContent-Length: "...), size, 10)
 	}
 	return append(head, "\r\n\r\n"...)
 }
+
+// hostOf is how a request names its server. The zone of an address is nobody's business
+// but ours (RFC 6874).
+func hostOf(request *http.Request) string {
+	host := cmp.Or(request.Host, request.URL.Host)
+	end := strings.LastIndexByte(host, ']')
+	if !strings.HasPrefix(host, "[") || end < 0 {
+		return host
+	}
+	address, _, _ := strings.Cut(host[:end], "%")
+	return address + host[end:]
+}
+
+// isOurs reports whether a field is made of the request's other parts.
+func isOurs(name string) bool {
+	switch http.CanonicalHeaderKey(name) {
+	case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
+		return true
+	}
+	return false
+}
+
+// hasBody reports whether a request of a method is expected to have a body.
+func hasBody(method string) bool {
+	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+}
+
+// saysClose reports whether the sender of a header uses the connection no further.
+func saysClose(header http.Header) bool { return strings.EqualFold(header.Get("Connection"), "close") }
 
 // readers are those that no call needs just now.
 var readers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -304,11 +376,14 @@ func (e *exchange) receive() (*http.Response, error) {
 		return nil, err
 	}
 	e.conn.left = math.MaxInt64
-	response.Body = &body{exchange: e, from: response.Body, response: response}
+	b := &body{exchange: e, from: response.Body}
+	b.last = response.Close || e.request.Close || saysClose(e.request.Header) || response.StatusCode <= 199
 	if response.StatusCode == http.StatusSwitchingProtocols {
-		response.Body = &body{exchange: e, from: http.NoBody, response: response}
-	} else if response.ContentLength == 0 {
-		_, _ = response.Body.Read(nil) // it has ended
+		b.from = http.NoBody // what comes is of the other protocol
+	}
+	response.Body = b
+	if b.from == http.NoBody {
+		_, _ = b.Read(nil) // it has ended
 	}
 	return response, nil
 }
@@ -332,6 +407,10 @@ func (e *exchange) readHead() (*http.Response, error) {
 func (e *exchange) end(good bool) error {
 	c := e.conn
 	good = e.uncut() && good && e.in.Buffered() == 0
+	c.mu.Lock()
+	e.over = true
+	good = good && !c.cut
+	c.mu.Unlock()
 	if !good {
 		_ = c.Close()
 	}
@@ -353,50 +432,82 @@ func (e *exchange) end(good bool) error {
 }
 
 // awaitSent waits for the end of the goroutine that sends, and reports whether the
-// connection is still good.
+// connection is still good. A goroutine that waits for the request's body, and not for
+// the connection, is left to itself: it ends when that body has something to say.
 func (e *exchange) awaitSent(good bool) bool {
-	if good {
-		late := time.NewTimer(lastWords)
-		defer late.Stop()
-		select {
-		case e.wrote = <-e.sent:
-			return true
-		case <-late.C: // the server has replied without having read all
-		}
-		_ = e.conn.Close()
+	if good && e.sentInTime() {
+		return true
 	}
-	e.wrote = <-e.sent
+	_ = e.conn.Close() // the server may have replied without having read all
+	e.sentInTime()
 	return false
+}
+
+// sentInTime waits a little for the goroutine that sends.
+func (e *exchange) sentInTime() bool {
+	late := time.NewTimer(lastWords)
+	defer late.Stop()
+	select {
+	case e.wrote = <-e.sent:
+		return true
+	case <-late.C:
+		return false
+	}
 }
 
 // A body is that of a reply. It ends the call.
 type body struct {
 	*exchange
-	from     io.ReadCloser
-	response *http.Response
-	ended    error // io.EOF when all was read
+	from io.ReadCloser
+	last bool // the connection has no further call
+
+	reading sync.Mutex // held by who reads or ends
+	ended   error      // io.EOF when all was read
 }
 
 func (b *body) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
 	if b.ended != nil {
 		return 0, b.ended
 	}
 	n, err := b.from.Read(p)
-	if err != nil {
-		b.finish(err)
+	if err == nil {
+		return n, nil
 	}
+	ctx := b.request.Context()
+	if err != io.EOF && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	b.finish(err)
 	return n, err
 }
 
-// Close gives up what was not read.
+// Close gives up what was not read. It ends a Read that waits.
 func (b *body) Close() error {
+	if !b.reading.TryLock() {
+		b.interrupt()
+		b.reading.Lock()
+	}
+	defer b.reading.Unlock()
 	if b.ended == nil {
-		b.finish(errors.New("the body was closed"))
+		b.finish(errClosed)
 	}
 	return nil
 }
 
+var errClosed = errors.New("the body was closed")
+
 func (b *body) finish(how error) {
 	b.ended = how
-	_ = b.end(how == io.EOF && !b.response.Close)
+	_ = b.end(how == io.EOF && !b.last)
+}
+
+// interrupt gives a call up that is still under way.
+func (e *exchange) interrupt() {
+	e.conn.mu.Lock()
+	defer e.conn.mu.Unlock()
+	if !e.over {
+		e.conn.cutOff()
+	}
 }

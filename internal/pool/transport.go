@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,11 +24,14 @@ const idleTimeout = 15 * time.Second
 // A Transport makes HTTP/1.1 calls, each in its caller's goroutine: see the doc of the
 // package. It has no limit on connections or time, takes no proxy from the environment
 // and asks for no compression. It is an http.RoundTripper, safe for concurrent use, and
-// tells the hooks GetConn and GotConn of a httptrace.ClientTrace.
+// tells the hooks GetConn and GotConn of a httptrace.ClientTrace. The zero value works.
+//
+// A request whose GetBody is set is taken for one whose body is at hand: where it is
+// small, it is read before anything waits for the server.
 type Transport struct {
-	// DialContext makes the connections.
+	// DialContext makes the connections. Nil: as those of [New] are made.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// TLSClientConfig is for servers whose URL begins with https.
+	// TLSClientConfig is for servers whose URL begins with https. Nil: the zero Config.
 	TLSClientConfig *tls.Config
 
 	mu   sync.Mutex
@@ -64,7 +70,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		if !errors.Is(err, errStale) {
 			return response, err
 		}
-		if request, err = rewound(request); err != nil {
+		if request, err = rewound(request, err); err != nil {
 			return nil, err
 		}
 	}
@@ -72,11 +78,34 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // check refuses what could not be sent as it is meant.
 func check(request *http.Request) error {
-	if request.URL.Scheme != "http" && request.URL.Scheme != "https" || request.URL.Host == "" {
-		return fmt.Errorf("the URL %q is not one of a server", request.URL.Redacted())
+	u := request.URL
+	switch {
+	case u == nil:
+		return errors.New("the request has no URL")
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return fmt.Errorf("the URL %q is not one of a server", u.Redacted())
+	case !isHost(u.Host) || !isHost(request.Host):
+		return fmt.Errorf("there is no host %q (xn--… is how others than those of ASCII are written)", hostOf(request))
+	case strings.ContainsFunc(u.Opaque+u.RawQuery, isControl): // a path is escaped
+		return errors.New("the URL has a control character")
+	case request.Method != "" && !isToken(request.Method):
+		return fmt.Errorf("there is no method %q", request.Method)
+	case request.ContentLength > 0 && (request.Body == nil || request.Body == http.NoBody):
+		return fmt.Errorf("the request says that it has %d bytes of body, and has none", request.ContentLength)
+	case len(request.Trailer) > 0:
+		return errors.New("trailers are not sent")
 	}
 	return checkHeader(request.Header)
 }
+
+// isHost tells what can stand in the line of the host; whether there is such a host is
+// for the resolver to say.
+func isHost(host string) bool {
+	return !strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// isControl tells a control character.
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 func closeBody(request *http.Request) {
 	if request.Body != nil {
@@ -84,13 +113,13 @@ func closeBody(request *http.Request) {
 	}
 }
 
-// rewound is the request with its body anew.
-func rewound(request *http.Request) (*http.Request, error) {
+// rewound is the request with its body anew, after a connection that was stale.
+func rewound(request *http.Request, stale error) (*http.Request, error) {
 	if request.Body == nil || request.Body == http.NoBody {
 		return request, nil
 	}
 	if request.GetBody == nil {
-		return nil, errStale
+		return nil, stale
 	}
 	body, err := request.GetBody()
 	if err != nil {
@@ -109,8 +138,8 @@ func (t *Transport) connection(request *http.Request) (*conn, error) {
 	if trace != nil && trace.GetConn != nil {
 		trace.GetConn(address)
 	}
-	if err := request.Context().Err(); err != nil {
-		return nil, err
+	if ctx := request.Context(); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	c := t.takeIdle(key)
 	if c == nil {
@@ -152,12 +181,21 @@ func (t *Transport) dial(request *http.Request, address string) (raw net.Conn, e
 }
 
 func (t *Transport) connect(request *http.Request, address string) (net.Conn, error) {
-	raw, err := t.DialContext(request.Context(), "tcp", address)
+	dial := t.DialContext
+	if dial == nil {
+		dial = dialer(t.CloseIdleConnections)
+	}
+	raw, err := dial(request.Context(), "tcp", address)
 	if err != nil || request.URL.Scheme == "http" {
 		return raw, err
 	}
-	config := t.TLSClientConfig.Clone()
-	config.ServerName = request.URL.Hostname()
+	config := &tls.Config{}
+	if t.TLSClientConfig != nil {
+		config = t.TLSClientConfig.Clone()
+	}
+	if config.ServerName == "" {
+		config.ServerName = request.URL.Hostname()
+	}
 	secured := tls.Client(raw, config)
 	if err := secured.HandshakeContext(request.Context()); err != nil {
 		_ = raw.Close()
@@ -171,11 +209,24 @@ func (t *Transport) connect(request *http.Request, address string) (net.Conn, er
 func (t *Transport) takeIdle(key string) *conn {
 	for {
 		c := t.popIdle(key)
-		if c == nil || !ended(c.Conn) {
+		if c == nil || !ended(c.Conn) && !saidMore(c.Conn) {
 			return c
 		}
 		_ = c.Close()
 	}
+}
+
+// saidMore reports whether a connection with TLS, of which nothing is left in the socket,
+// has read more than its last reply: a farewell, or what nobody asked for.
+func saidMore(conn net.Conn) bool {
+	secured, ok := conn.(*tls.Conn)
+	if !ok {
+		return false
+	}
+	_ = secured.SetReadDeadline(longAgo) // so that the socket is not read
+	_, err := secured.Read(make([]byte, 1))
+	_ = secured.SetReadDeadline(time.Time{})
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (t *Transport) popIdle(key string) *conn {
@@ -200,6 +251,9 @@ func (t *Transport) popIdle(key string) *conn {
 func (t *Transport) keep(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.idle == nil {
+		t.idle = map[string][]*conn{}
+	}
 	t.idle[c.key] = append(t.idle[c.key], c)
 	if c.age == nil {
 		c.age = time.AfterFunc(idleTimeout, func() { t.drop(c) })
@@ -212,13 +266,9 @@ func (t *Transport) keep(c *conn) {
 func (t *Transport) drop(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	idle := t.idle[c.key]
-	for i := range idle {
-		if idle[i] == c {
-			t.idle[c.key] = append(idle[:i], idle[i+1:]...)
-			_ = c.Close()
-			return
-		}
+	if i := slices.Index(t.idle[c.key], c); i >= 0 {
+		t.idle[c.key] = slices.Delete(t.idle[c.key], i, i+1)
+		_ = c.Close()
 	}
 }
 
