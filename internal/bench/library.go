@@ -58,7 +58,10 @@ func watchHeap(w work, run func() error) error {
 			}
 		}
 	}()
-	took, err := together(w.InFlight, w.Episodes, run)
+	took, err := together(w.InFlight, w.Episodes, func() error {
+		defer runtime.GC() // a collection that spans two episodes would count both
+		return run()
+	})
 	close(stop)
 	<-stopped
 	if err != nil {

@@ -34,29 +34,51 @@ func writeRows(path string, rows, size int) error {
 	return errors.Join(out.Flush(), file.Close())
 }
 
-// runScan reads a dataset and does no more with each line than check that it is JSON.
+// runScan reads a dataset and does no more with each line than check that it is JSON,
+// and copy it where there is an output.
 func runScan(w work) error {
 	m := startMeter()
-	file, err := os.Open(w.File)
+	from, err := os.Open(w.File)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }()
-	in := bufio.NewReaderSize(file, 256<<10)
-	rows := 0
-	for ; ; rows++ {
-		line, err := in.ReadSlice('\n')
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	defer func() { _ = from.Close() }()
+	if w.Output == "" {
+		rows, err := scan(from, io.Discard)
 		if err != nil {
 			return err
 		}
-		if !gjson.ValidBytes(line) {
-			return fmt.Errorf("line %d is not JSON", rows+1)
-		}
+		return m.spent(rows, nil).print()
+	}
+	to, err := os.Create(w.Output)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(to, 256<<10)
+	rows, err := scan(from, out)
+	if err := errors.Join(err, out.Flush(), to.Sync(), to.Close()); err != nil {
+		return err
 	}
 	return m.spent(rows, nil).print()
+}
+
+func scan(from io.Reader, to io.Writer) (rows int, err error) {
+	in := bufio.NewReaderSize(from, 256<<10)
+	for ; ; rows++ {
+		line, err := in.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
+			return rows, err
+		}
+		if !gjson.ValidBytes(line) {
+			return rows, fmt.Errorf("line %d is not JSON", rows+1)
+		}
+		if _, err := to.Write(line); err != nil {
+			return rows, err
+		}
+	}
 }
 
 // runPrepare reads a dataset as turn run does, up to its first episode.
