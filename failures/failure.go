@@ -41,7 +41,8 @@ type Failure struct {
 	Err error
 }
 
-// New makes a failure with a reason of our own.
+// New makes a failure with a reason of our own. It is not inlined, so that it takes no
+// stack of those who may fail and do not: some wait for hours, by the thousand.
 //
 //go:noinline
 func New(stage Stage, kind Kind, reason string) *Failure {
@@ -106,7 +107,7 @@ func (f *Failure) Hide(secrets *Secrets) {
 }
 
 // NotContract is the failure of a call whose reply is not what the contract
-// says; problem ends the sentence "the reply of … to …: ".
+// says; problem ends the sentence "the reply of … to …: ". It is not inlined, as [New].
 //
 //go:noinline
 func NotContract(call Call, problem string) *Failure {

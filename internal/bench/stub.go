@@ -140,7 +140,7 @@ func readHead(in *bufio.Reader) (path string, size int, err error) {
 // idBytes is how much of a body is looked at: ids come first.
 const idBytes = 4 << 10
 
-var largeBuffers = sync.Pool{New: func() any { return make([]byte, 256<<10) }}
+var largeBuffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // readSome reads a body and returns its beginning, in memory that it is given.
 func readSome(in *bufio.Reader, conn net.Conn, into []byte, size int) ([]byte, error) {
@@ -157,8 +157,8 @@ func readSome(in *bufio.Reader, conn net.Conn, into []byte, size int) ([]byte, e
 	if left -= skipped; left == 0 || err != nil {
 		return into, err
 	}
-	buffer := largeBuffers.Get().([]byte)
-	defer func() { largeBuffers.Put(buffer) }()
+	buffer := largeBuffers.Get().(*[256 << 10]byte)
+	defer largeBuffers.Put(buffer)
 	for left > 0 {
 		n, err := conn.Read(buffer[:min(left, len(buffer))])
 		if err != nil {

@@ -103,7 +103,8 @@ func contentOf(r *episode.Request) digest {
 	return digestOf([]byte(r.TaskID.Taskset), []byte(r.TaskID.TaskID), r.Params, r.TaskData, []byte(r.AgentTimeout.String()))
 }
 
-// digestOf is two independent hashes of 64 bits. They differ from process to process.
+// digestOf is two hashes of 64 bits with seeds of this process: a digest is written
+// nowhere, and nobody can make two texts that have the same.
 func digestOf(parts ...[]byte) digest {
 	var sum digest
 	for i, seed := range digestSeeds {

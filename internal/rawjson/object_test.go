@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -260,6 +261,15 @@ func FuzzParts(f *testing.F) {
 		if err != nil {
 			return
 		}
+		members, err := rawjson.Members(data)
+		if diff := cmp.Diff(object, members); diff != "" || err != nil {
+			t.Fatalf("Members(%q) says %v and differs from ParseObject (-want +got):\n%s", data, err, diff)
+		}
+		for _, m := range object {
+			if value, there := rawjson.Find(data, m.Name); !there || string(value) != string(m.Value) {
+				t.Fatalf("Find(%q, %q) finds %q (%v), want %q", data, m.Name, value, there, m.Value)
+			}
+		}
 		want := map[string]json.RawMessage{}
 		if err := json.Unmarshal(data, &want); err != nil {
 			t.Fatal(err)
@@ -281,6 +291,44 @@ func FuzzParts(f *testing.F) {
 			t.Fatalf("ParseObject(%q) (-want +got):\n%s", data, diff)
 		}
 	})
+}
+
+// What is within a valid value is found wherever quotes and brackets stand in its texts,
+// at whatever distance from each other.
+func TestPartsAreFoundBetweenQuotesAndBrackets(t *testing.T) {
+	for pad := range 20 {
+		fill := strings.Repeat("x", pad)
+		for _, inner := range []string{
+			`"` + fill + `\""`, `"` + fill + `\\"`, `"\\\"` + fill + `}"`, `{"` + fill + `}":["]",{"a":"\\"}]}`,
+			`[[],{},[{}],"` + fill + `[{"]`, ` [ 1 , -2.5e+10 , null ] `, "1234567890" + strings.Repeat("0", pad), `true`,
+		} {
+			text := []byte(`{ "` + fill + `" : ` + inner + ` ,"s\u0074op":"no","last":` + inner + `,"stop" : 7}`)
+			object, err := rawjson.ParseObject(text)
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			members, err := rawjson.Members(text)
+			if diff := cmp.Diff(object, members); diff != "" || err != nil {
+				t.Errorf("Members(%s): %v (-want +got):\n%s", text, err, diff)
+			}
+			if stop, there := rawjson.Find(text, "stop"); !there || string(stop) != "7" {
+				t.Errorf("Find(%s) finds %q, want the last of that name", text, stop)
+			}
+			if value, there := rawjson.Find(text, "none"); there {
+				t.Errorf("Find(%s) finds %q where there is none", text, value)
+			}
+		}
+	}
+}
+
+func TestMembersAreBounded(t *testing.T) {
+	wide := wideObject(rawjson.MaxNames + 1)
+	if _, err := rawjson.Members(wide); err == nil {
+		t.Error("more names than there may be were taken apart")
+	}
+	if members, err := rawjson.Members(wideObject(1000)); err != nil || len(members) != 1000 {
+		t.Errorf("%d members, %v", len(members), err)
+	}
 }
 
 func ExampleParseObject() {
