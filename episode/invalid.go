@@ -83,7 +83,7 @@ type faults struct {
 // maxFaults is how many faults are listed: a body may be made of nothing else.
 const maxFaults = 200
 
-func (f *faults) add(kind string, path []string, input []byte, format string, args ...any) {
+func (f *faults) add(kind string, path *loc, input []byte, format string, args ...any) {
 	if len(f.list) == maxFaults {
 		f.more++
 		return
@@ -91,10 +91,7 @@ func (f *faults) add(kind string, path []string, input []byte, format string, ar
 	if len(input) > maxInput {
 		input = nil
 	}
-	if last := len(path) - 1; last >= 0 && len(path[last]) > maxInput {
-		path = at(path[:last], strings.ToValidUTF8(path[last][:maxInput], "")+"…")
-	}
-	f.list = append(f.list, Fault{Type: kind, Path: path, Msg: fmt.Sprintf(format, args...), Input: input})
+	f.list = append(f.list, Fault{Type: kind, Path: path.parts(), Msg: fmt.Sprintf(format, args...), Input: input})
 }
 
 func (f *faults) err() error {
@@ -108,13 +105,31 @@ func (f *faults) err() error {
 	return &InvalidRequest{Faults: list}
 }
 
-// at is path with one more part, in memory of its own.
-func at(path []string, part string) []string {
-	return append(path[:len(path):len(path)], part)
+// A loc is where in a request something stands: a name within another place, nil for
+// the whole. Nothing is made of one where there is no fault.
+type loc struct {
+	outer *loc
+	name  string
+}
+
+func at(outer *loc, name string) *loc { return &loc{outer, name} }
+
+// parts are the names from the outermost one on. They may be anything that a caller sends,
+// and are cut.
+func (p *loc) parts() []string {
+	if p == nil {
+		return nil
+	}
+	parts := p.outer.parts()
+	name := p.name
+	if len(name) > maxInput {
+		name = strings.ToValidUTF8(name[:maxInput], "") + "…"
+	}
+	return append(parts, name)
 }
 
 // object takes a valid value apart that must be an object, nil when it is not.
-func (f *faults) object(path []string, value []byte) rawjson.Object {
+func (f *faults) object(path *loc, value []byte) rawjson.Object {
 	if !rawjson.IsObject(value) {
 		f.add("dict_type", path, value, "Input should be an object, not %s", rawjson.Describe(value))
 		return nil
@@ -128,7 +143,7 @@ func (f *faults) object(path []string, value []byte) rawjson.Object {
 }
 
 // member is the value of a name that must be there, nil when it is not.
-func (f *faults) member(object rawjson.Object, path []string, name string) []byte {
+func (f *faults) member(object rawjson.Object, path *loc, name string) []byte {
 	value, there := object.Get(name)
 	if !there {
 		f.add("missing", at(path, name), nil, "Field required")
@@ -138,7 +153,7 @@ func (f *faults) member(object rawjson.Object, path []string, name string) []byt
 }
 
 // only refuses names other than those given.
-func (f *faults) only(object rawjson.Object, path []string, names ...string) {
+func (f *faults) only(object rawjson.Object, path *loc, names ...string) {
 	for _, member := range object {
 		known := false
 		for _, name := range names {

@@ -52,11 +52,11 @@ func checkReplyIDs(object rawjson.Object, r *Request) error {
 	f := &faults{}
 	var episodeID protocol.EpisodeID
 	if value := f.member(object, nil, "episode_id"); value != nil {
-		episodeID = readEpisodeID(f, []string{"episode_id"}, value)
+		episodeID = readEpisodeID(f, at(nil, "episode_id"), value)
 	}
 	var taskID protocol.TaskID
 	if value := f.member(object, nil, "task_id"); value != nil {
-		taskID = readTaskID(f, []string{"task_id"}, value)
+		taskID = readTaskID(f, at(nil, "task_id"), value)
 	}
 	if err := f.err(); err != nil {
 		return err

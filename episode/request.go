@@ -60,14 +60,14 @@ func (r *Request) Validate() error {
 func (r *Request) checked() (*Request, error) {
 	f, checked := &faults{}, *r
 	checked.times = Times{}
-	checkRolloutID(f, []string{"episode_id", "rollout_id"}, r.EpisodeID.RolloutID, nil)
+	checkRolloutID(f, at(at(nil, "episode_id"), "rollout_id"), r.EpisodeID.RolloutID, nil)
 	if r.EpisodeID.Attempt < 0 {
-		f.add("greater_than_equal", []string{"episode_id", "attempt"}, nil, "Input should be greater than or equal to 0")
+		f.add("greater_than_equal", at(at(nil, "episode_id"), "attempt"), nil, "Input should be greater than or equal to 0")
 	}
-	checkID(f, []string{"task_id", "taskset"}, r.TaskID.Taskset, nil)
-	checkID(f, []string{"task_id", "task_id"}, r.TaskID.TaskID, nil)
+	checkID(f, at(at(nil, "task_id"), "taskset"), r.TaskID.Taskset, nil)
+	checkID(f, at(at(nil, "task_id"), "task_id"), r.TaskID.TaskID, nil)
 	if r.AgentTimeout < 0 {
-		f.add("greater_than", []string{"agent_timeout_seconds"}, nil, "Input should be greater than 0")
+		f.add("greater_than", at(nil, "agent_timeout_seconds"), nil, "Input should be greater than 0")
 	}
 	if !r.parsed.isOf(r) {
 		checked.parse(f)
@@ -85,7 +85,7 @@ func CheckParams(params []byte) error {
 
 // params looks at responses_create_params that no parser has seen.
 func (f *faults) params(params []byte) {
-	path := []string{"responses_create_params"}
+	path := at(nil, "responses_create_params")
 	if err := rawjson.Check(params); err != nil {
 		f.add("json_invalid", path, nil, "%s", err)
 		return
@@ -102,7 +102,7 @@ func (r *Request) parse(f *faults) {
 	}
 	fields, err := rawjson.ParseObject(r.TaskData)
 	if err != nil {
-		f.add("json_invalid", []string{"task_data"}, nil, "%s", err)
+		f.add("json_invalid", at(nil, "task_data"), nil, "%s", err)
 	}
 	r.parsed = parsed{taskData: r.TaskData, params: r.Params, fields: fields}
 }
@@ -111,7 +111,7 @@ func (r *Request) parse(f *faults) {
 // body, which must not change as long as it is used. The error is an
 // *[InvalidRequest] that lists all faults, or [ErrNotUTF8].
 func ParseRequest(body []byte) (*Request, error) {
-	object, err := parseBody([]string{"body"}, body)
+	object, err := parseBody(at(nil, "body"), body)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func ParseRequest(body []byte) (*Request, error) {
 }
 
 // parseBody takes a request's text apart. A byte order mark is skipped.
-func parseBody(path []string, body []byte) (rawjson.Object, error) {
+func parseBody(path *loc, body []byte) (rawjson.Object, error) {
 	body = bytes.TrimPrefix(body, []byte("\uFEFF"))
 	object, err := rawjson.ParseObject(body)
 	if err == nil {
@@ -139,7 +139,7 @@ func parseBody(path []string, body []byte) (rawjson.Object, error) {
 }
 
 func readRequest(object rawjson.Object) (*Request, error) {
-	f, body := &faults{}, []string{"body"}
+	f, body := &faults{}, at(nil, "body")
 	r := &Request{}
 	if value := f.member(object, body, "episode_id"); value != nil {
 		r.EpisodeID = readEpisodeID(f, at(body, "episode_id"), value)
@@ -151,7 +151,7 @@ func readRequest(object rawjson.Object) (*Request, error) {
 	return r, f.err()
 }
 
-func readEpisodeID(f *faults, path []string, value []byte) protocol.EpisodeID {
+func readEpisodeID(f *faults, path *loc, value []byte) protocol.EpisodeID {
 	var id protocol.EpisodeID
 	object := f.object(path, value)
 	if object == nil {
@@ -170,7 +170,7 @@ func readEpisodeID(f *faults, path []string, value []byte) protocol.EpisodeID {
 	return id
 }
 
-func readTask(f *faults, path []string, value []byte, r *Request) {
+func readTask(f *faults, path *loc, value []byte, r *Request) {
 	object := f.object(path, value)
 	if object == nil {
 		return
@@ -184,7 +184,7 @@ func readTask(f *faults, path []string, value []byte, r *Request) {
 	f.only(object, path, "task_id", "task_input")
 }
 
-func readTaskID(f *faults, path []string, value []byte) protocol.TaskID {
+func readTaskID(f *faults, path *loc, value []byte) protocol.TaskID {
 	var id protocol.TaskID
 	object := f.object(path, value)
 	if object == nil {
@@ -210,7 +210,7 @@ func readTaskID(f *faults, path []string, value []byte) protocol.TaskID {
 // readInput reads task_input, or the part of a flat row that takes its place:
 // the agent's input, its deadline, task_data, and other fields that are merged
 // into it.
-func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
+func readInput(f *faults, path *loc, object rawjson.Object, r *Request) {
 	if object == nil {
 		return
 	}
@@ -233,7 +233,7 @@ func readInput(f *faults, path []string, object rawjson.Object, r *Request) {
 }
 
 // mergeFlat is the fields of task_data and those beside it.
-func mergeFlat(f *faults, path []string, object, fields rawjson.Object) rawjson.Object {
+func mergeFlat(f *faults, path *loc, object, fields rawjson.Object) rawjson.Object {
 	var named map[string][]byte // both may have a hundred thousand
 	if len(fields) > 0 {
 		named = make(map[string][]byte, len(fields))
@@ -273,7 +273,7 @@ func (r *Request) InputBody() rawjson.Body {
 	return w.End()
 }
 
-func readText(f *faults, path []string, value []byte) string {
+func readText(f *faults, path *loc, value []byte) string {
 	text, ok := rawjson.Text(value)
 	if !ok {
 		f.add("string_type", path, value, "Input should be a string, not %s", rawjson.Describe(value))
@@ -282,7 +282,7 @@ func readText(f *faults, path []string, value []byte) string {
 }
 
 // readWhole reads a whole number from 0 on; 2.0 is one, "2" and true are not.
-func readWhole(f *faults, path []string, value []byte) int64 {
+func readWhole(f *faults, path *loc, value []byte) int64 {
 	if !rawjson.IsNumber(value) {
 		f.add("int_type", path, value, "Input should be a whole number, not %s", rawjson.Describe(value))
 		return 0
@@ -304,7 +304,7 @@ func readWhole(f *faults, path []string, value []byte) int64 {
 	return 0
 }
 
-func readSeconds(f *faults, path []string, value []byte) time.Duration {
+func readSeconds(f *faults, path *loc, value []byte) time.Duration {
 	if !rawjson.IsNumber(value) {
 		f.add("float_type", path, value, "Input should be a number of seconds, not %s", rawjson.Describe(value))
 		return 0
@@ -320,13 +320,13 @@ func readSeconds(f *faults, path []string, value []byte) time.Duration {
 	return max(time.Duration(seconds*float64(time.Second)), 1)
 }
 
-func checkRolloutID(f *faults, path []string, id string, value []byte) {
+func checkRolloutID(f *faults, path *loc, id string, value []byte) {
 	if err := protocol.CheckRolloutID(id); err != nil {
 		f.add("string_pattern_mismatch", path, value, "A rollout id %s", err)
 	}
 }
 
-func checkID(f *faults, path []string, id string, value []byte) {
+func checkID(f *faults, path *loc, id string, value []byte) {
 	switch {
 	case id == "":
 		f.add("string_too_short", path, value, "Input should have at least 1 character")
@@ -335,7 +335,7 @@ func checkID(f *faults, path []string, id string, value []byte) {
 	}
 }
 
-func checkParams(f *faults, path []string, value []byte) {
+func checkParams(f *faults, path *loc, value []byte) {
 	if !rawjson.IsObject(value) {
 		f.add("dict_type", path, value, "Input should be an object, not %s", rawjson.Describe(value))
 		return

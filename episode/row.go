@@ -40,7 +40,7 @@ type Row struct {
 // ParseLegacyRequest reads the body of POST /run in legacy mode: a flat row, or an
 // episode request as [ParseRequest] takes it. row reports which of them it was.
 func ParseLegacyRequest(body []byte, rules RowRules) (r *Request, row bool, err error) {
-	object, err := parseBody([]string{"body"}, body)
+	object, err := parseBody(at(nil, "body"), body)
 	if err != nil {
 		return nil, false, err
 	}
@@ -49,9 +49,9 @@ func ParseLegacyRequest(body []byte, rules RowRules) (r *Request, row bool, err 
 		return r, false, err
 	}
 	f := &faults{}
-	parsed := readRow(f, []string{"body"}, object, rules)
+	parsed := readRow(f, at(nil, "body"), object, rules)
 	if parsed.Request.EpisodeID.RolloutID == "" || parsed.Request.TaskID.TaskID == "" {
-		needIndexes(f, []string{"body"}, object)
+		needIndexes(f, at(nil, "body"), object)
 	}
 	return &parsed.Request, true, f.err()
 }
@@ -73,7 +73,7 @@ func isEpisodeRequest(object rawjson.Object) bool {
 
 // needIndexes refuses a row that can be named neither by itself nor by its
 // indexes.
-func needIndexes(f *faults, path []string, object rawjson.Object) {
+func needIndexes(f *faults, path *loc, object rawjson.Object) {
 	for _, name := range []string{"_ng_task_index", "_ng_rollout_index"} {
 		if object.Present(name) == nil {
 			f.add("missing", at(path, name), nil, "Field required")
@@ -102,16 +102,16 @@ func ReadRow(object Fields, rules RowRules) (Row, error) {
 	row := readIdentity(f, nil, object)
 	row.Materialised = true
 	if value := f.member(object, nil, "task_id"); value != nil {
-		row.Request.TaskID = readTaskID(f, []string{"task_id"}, value)
+		row.Request.TaskID = readTaskID(f, at(nil, "task_id"), value)
 	}
-	readInput(f, []string{"task_input"}, f.object([]string{"task_input"}, input), &row.Request)
+	readInput(f, at(nil, "task_input"), f.object(at(nil, "task_input"), input), &row.Request)
 	f.only(taskFields(object), nil, "task_id", "task_input")
 	return row, f.err()
 }
 
 // readRow reads a flat row. Its rollout id is _ng_rollout_id, else made of the
 // task's and the rollout's index, else "".
-func readRow(f *faults, path []string, object rawjson.Object, rules RowRules) Row {
+func readRow(f *faults, path *loc, object rawjson.Object, rules RowRules) Row {
 	row := readIdentity(f, path, object)
 	row.Request.TaskID = protocol.TaskID{Taskset: rowTaskset(f, path, object, rules), TaskID: rowTaskID(object, row)}
 	if id, _ := object.Get("task_id"); rawjson.IsObject(id) {
@@ -126,7 +126,7 @@ func readRow(f *faults, path []string, object rawjson.Object, rules RowRules) Ro
 }
 
 // readIdentity reads the collector's fields that say which rollout a row is.
-func readIdentity(f *faults, path []string, object rawjson.Object) Row {
+func readIdentity(f *faults, path *loc, object rawjson.Object) Row {
 	row := Row{TaskIndex: readIndex(f, path, object, "_ng_task_index"), RolloutIndex: readIndex(f, path, object, "_ng_rollout_index")}
 	if attempt := readIndex(f, path, object, "_ng_attempt_index"); attempt != nil {
 		row.Request.EpisodeID.Attempt = *attempt
@@ -156,7 +156,7 @@ func notTaskData(field rawjson.Member) bool {
 	return strings.HasPrefix(field.Name, "_ng_")
 }
 
-func readIndex(f *faults, path []string, object rawjson.Object, name string) *int64 {
+func readIndex(f *faults, path *loc, object rawjson.Object, name string) *int64 {
 	value := object.Present(name)
 	if value == nil {
 		return nil
@@ -165,7 +165,7 @@ func readIndex(f *faults, path []string, object rawjson.Object, name string) *in
 	return &index
 }
 
-func ownRolloutID(f *faults, path []string, object rawjson.Object) string {
+func ownRolloutID(f *faults, path *loc, object rawjson.Object) string {
 	value := object.Present("_ng_rollout_id")
 	if value == nil {
 		return ""
@@ -183,7 +183,7 @@ func RolloutID(taskIndex, rolloutIndex int64) string {
 	return strconv.FormatInt(taskIndex, 10) + "-" + strconv.FormatInt(rolloutIndex, 10)
 }
 
-func rowTaskset(f *faults, path []string, object rawjson.Object, rules RowRules) string {
+func rowTaskset(f *faults, path *loc, object rawjson.Object, rules RowRules) string {
 	value := object.Present("task_source")
 	if value == nil {
 		return rules.Taskset
@@ -217,7 +217,7 @@ func rowTaskID(object rawjson.Object, row Row) string {
 	return strconv.FormatInt(*row.TaskIndex, 10)
 }
 
-func checkAgentRef(f *faults, path []string, object rawjson.Object, rules RowRules) {
+func checkAgentRef(f *faults, path *loc, object rawjson.Object, rules RowRules) {
 	value := object.Present("agent_ref")
 	if value == nil || rules.Agent == "" {
 		return
