@@ -311,14 +311,21 @@ func TestABodyIsClosedWhileItsRequestEnds(t *testing.T) {
 	})
 }
 
+// listenAndCount starts a server that answers all calls, and counts its connections by
+// what is in the channel.
+func listenAndCount(t *testing.T) (address string, conns chan int) {
+	t.Helper()
+	conns = make(chan int, 10)
+	return listen(t, func(conn *net.TCPConn, n int) {
+		conns <- n
+		answerAll(conn)
+	}), conns
+}
+
 // A body that has ended says so for ever, also when its context has ended or it is closed,
 // and has nothing to do with its connection any more.
 func TestABodyThatHasEndedStaysSo(t *testing.T) {
-	conns := make(chan int, 10)
-	address := listen(t, func(conn *net.TCPConn, n int) {
-		conns <- n
-		answerAll(conn)
-	})
+	address, conns := listenAndCount(t)
 	transport := newPool(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -341,11 +348,7 @@ func TestABodyThatHasEndedStaysSo(t *testing.T) {
 // No call goes out of a context that has ended, not over an idle connection either, which
 // stays for the next.
 func TestAnIdleConnectionOutlivesACallThatIsNotMade(t *testing.T) {
-	conns := make(chan int, 10)
-	address := listen(t, func(conn *net.TCPConn, n int) {
-		conns <- n
-		answerAll(conn)
-	})
+	address, conns := listenAndCount(t)
 	transport := newPool(t)
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errGaveUp)

@@ -63,23 +63,27 @@ func listenTLS(t *testing.T, config *tls.Config, serve func(conn *tls.Conn, raw 
 // server that keeps its side open until it has ours, and what nobody asked for. The
 // tickets of a session are no reason against a connection.
 func TestWhichConnectionsWithTLSAreUsedAgain(t *testing.T) {
+	const together, later = "together", "later"
+	both := []string{together, later}
 	for _, test := range []struct {
 		name   string
 		behind func(conn *tls.Conn) // what the server does behind its reply
 		again  bool
+		moment []string // when it comes, as seen from the reply
 	}{
-		{"nothing", func(*tls.Conn) {}, true},
-		{"the farewell", func(conn *tls.Conn) { _ = conn.CloseWrite() }, false},
-		{"another reply", func(conn *tls.Conn) { _, _ = io.WriteString(conn, answerOK) }, false},
+		{"nothing", func(*tls.Conn) {}, true, both},
+		{"the farewell", func(conn *tls.Conn) { _ = conn.CloseWrite() }, false, both},
+		{"another reply", func(conn *tls.Conn) { _, _ = io.WriteString(conn, answerOK) }, false, both},
 		{"another reply and the farewell", func(conn *tls.Conn) {
 			_, _ = io.WriteString(conn, answerOK)
 			_ = conn.CloseWrite()
-		}, false},
-		{"the end", func(conn *tls.Conn) { _ = conn.Close() }, false},
-		{"the end without a farewell", func(conn *tls.Conn) { _ = conn.NetConn().(*corkedConn).Conn.Close() }, false},
+		}, false, both},
+		// Together with the reply, these would take it along.
+		{"the end", func(conn *tls.Conn) { _ = conn.Close() }, false, []string{later}},
+		{"the end without a farewell", func(conn *tls.Conn) { _ = conn.NetConn().(*corkedConn).Conn.Close() }, false, []string{later}},
 	} {
 		for version, number := range map[string]uint16{"TLS 1.2": tls.VersionTLS12, "TLS 1.3": tls.VersionTLS13} {
-			for _, at := range []string{"together", "later"} {
+			for _, at := range test.moment {
 				t.Run(test.name+", "+version+", "+at, func(t *testing.T) {
 					read, did := make(chan struct{}), make(chan struct{})
 					var calls atomic.Int64
@@ -93,9 +97,9 @@ func TestWhichConnectionsWithTLSAreUsedAgain(t *testing.T) {
 								_, _ = io.WriteString(conn, answerOK)
 								continue
 							}
-							raw.corked = at == "together"
+							raw.corked = at == together
 							_, _ = io.WriteString(conn, answerOK)
-							if at == "later" {
+							if at == later {
 								<-read
 							}
 							test.behind(conn)
@@ -108,9 +112,6 @@ func TestWhichConnectionsWithTLSAreUsedAgain(t *testing.T) {
 					transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 						dials++
 						return dial(ctx, network, address)
-					}
-					if at == "together" && strings.HasPrefix(test.name, "the end") {
-						t.Skip("it would take the reply along")
 					}
 					response, err := transport.RoundTrip(newRequest(t, "POST", url, nil))
 					take(t, response, err)
