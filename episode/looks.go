@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/turn/failures"
+	"example.com/turn/retry"
 )
 
 const (
@@ -33,7 +34,7 @@ func (d *Driver) KeepClosingLeft(ctx context.Context) (looked <-chan struct{}, s
 	looks.Go(func() {
 		d.firstLook(ctx)
 		close(first)
-		for wait := lookEvery; pause(ctx, wait); {
+		for wait := lookEvery; retry.Wait(ctx, wait); {
 			wait = nextLook(wait, d.CloseLeft(ctx))
 		}
 	})
@@ -59,16 +60,4 @@ func nextLook(wait time.Duration, open int) time.Duration {
 		return lookEvery
 	}
 	return min(2*wait, lookAtLeast)
-}
-
-// pause waits, and reports false when ctx ends before that.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -64,21 +64,9 @@ func (c *Client) send(ctx context.Context, call *Call, forward bool) (reply, *fa
 		if !s.again(ctx, err) {
 			return s.end(ctx, err)
 		}
-		if !elapsed(ctx, s.wait) {
+		if !retry.Wait(ctx, s.wait) {
 			return s.end(ctx, ctx.Err())
 		}
-	}
-}
-
-// elapsed waits, and reports false when ctx ends before that.
-func elapsed(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
