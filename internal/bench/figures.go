@@ -181,6 +181,15 @@ func (b *bench) withStub(ctx context.Context, w work, run func(served) error) er
 	return run(stub)
 }
 
+// manyShort runs what is about many short episodes, some of them in flight, on a stub.
+func (b *bench) manyShort(ctx context.Context, run func(work) error) error {
+	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
+	return b.withStub(ctx, w, func(stub served) error {
+		w.URL = stub.url
+		return run(w)
+	})
+}
+
 // withServe runs what needs turn serve as well.
 func (b *bench) withServe(ctx context.Context, w work, run func(stub, serve served) error) error {
 	return b.withStub(ctx, w, func(stub served) error {
@@ -273,9 +282,7 @@ func (b *bench) oneByOne(ctx context.Context) (found []reading, err error) {
 }
 
 func (b *bench) inParallel(ctx context.Context) (found []reading, err error) {
-	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
-	err = b.withStub(ctx, w, func(stub served) error {
-		w.URL = stub.url
+	err = b.manyShort(ctx, func(w work) error {
 		var floor, driven, pound spent
 		if err := b.both(doing(ctx, &floor, "floor", w), doing(ctx, &driven, "library", w)); err != nil {
 			return err
@@ -296,17 +303,18 @@ func (b *bench) inParallel(ctx context.Context) (found []reading, err error) {
 
 // manyAtOnce compares episodes of which many are in flight with those of which a few are.
 func (b *bench) manyAtOnce(ctx context.Context) (found []reading, err error) {
-	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
-	err = b.withStub(ctx, w, func(stub served) error {
-		w.URL = stub.url
-		for role, f := range map[string]*figure{"library": manyInFlight, "floor": manyOfFloor} {
+	err = b.manyShort(ctx, func(w work) error {
+		for _, who := range []struct {
+			role   string
+			figure *figure
+		}{{"library", manyInFlight}, {"floor", manyOfFloor}} {
 			wide := w
 			wide.InFlight = b.many
 			var few, many spent
-			if err := b.both(doing(ctx, &few, role, w), doing(ctx, &many, role, wide)); err != nil {
+			if err := b.both(doing(ctx, &few, who.role, w), doing(ctx, &many, who.role, wide)); err != nil {
 				return err
 			}
-			found = append(found, compared(f, ratio(many.perEpisode(), few.perEpisode()), many.perEpisode(), few.perEpisode()))
+			found = append(found, compared(who.figure, ratio(many.perEpisode(), few.perEpisode()), many.perEpisode(), few.perEpisode()))
 		}
 		return nil
 	})
@@ -315,15 +323,13 @@ func (b *bench) manyAtOnce(ctx context.Context) (found []reading, err error) {
 
 // datasetRun compares turn run with a driver that runs as many episodes and no more.
 func (b *bench) datasetRun(ctx context.Context) (found []reading, err error) {
-	w := work{Response: smallResponse, Episodes: b.parallel, Warmup: b.parallel / 10, InFlight: inFlight}
-	err = b.withStub(ctx, w, func(stub served) error {
-		w.URL = stub.url
+	err = b.manyShort(ctx, func(w work) error {
 		for _, run := range []struct {
 			journal   string
 			cpu, wall *figure
 		}{{"none", runCPU, runWall}, {filepath.Join(b.dir, "journal"), journalCPU, journalWall}} {
 			var bare, whole spent
-			if err := b.both(doing(ctx, &bare, "library", w), b.running(ctx, &whole, stub.url, run.journal)); err != nil {
+			if err := b.both(doing(ctx, &bare, "library", w), b.running(ctx, &whole, w.URL, run.journal)); err != nil {
 				return err
 			}
 			found = append(found,
