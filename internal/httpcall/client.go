@@ -94,7 +94,7 @@ type Client struct {
 	config  Config
 	base    string      // without a slash at its end
 	url     url.URL     // the same
-	header  http.Header // of calls without a cookie
+	header  http.Header // of every call
 	secrets *failures.Secrets
 	trouble trouble
 }

@@ -194,6 +194,27 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// What a transport of the caller's adds to a request stays with that request.
+func TestARequestsHeaderIsItsOwn(t *testing.T) {
+	sends := 0
+	client := newClient(t, httpcall.Config{URL: "http://weather.internal", Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		sends++
+		r.Header.Add("Traceparent", strconv.Itoa(sends))
+		if got := r.Header["Traceparent"]; len(got) != 1 {
+			t.Errorf("send %d came with what was added to others: %q", sends, got)
+		}
+		return nil, dialError(syscall.ECONNREFUSED)
+	})})
+	for range 2 {
+		if _, err := client.Post(within(t), verifyCall(retry.Once)); err == nil {
+			t.Error("a call without a server succeeded")
+		}
+	}
+	if sends != 8 {
+		t.Errorf("sent %d times, want 8", sends)
+	}
+}
+
 // A refused call is never sent again, save a close whose refusal may pass.
 func TestOnlyAClosesPassingRefusalIsSentAgain(t *testing.T) {
 	passing := map[int]bool{408: true, 425: true, 429: true, 500: true, 501: true, 502: true, 503: true, 504: true, 507: true, 599: true}

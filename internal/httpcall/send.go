@@ -169,13 +169,13 @@ func (s *sending) leg(ctx context.Context, target *url.URL) (*http.Request, erro
 // blank is what all requests have in common.
 var blank = &http.Request{Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 
-// header is that of a request, which nobody changes.
+// header is that of one request. It is the request's own: a transport of the caller's
+// may add to it.
 func (s *sending) header() http.Header {
-	if s.call.Jar == nil || s.call.Fresh || s.call.Jar.Empty() {
-		return s.client.header
-	}
 	header := maps.Clone(s.client.header)
-	header["Cookie"] = []string{s.call.Jar.Header()}
+	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
+		header["Cookie"] = []string{s.call.Jar.Header()}
+	}
 	return header
 }
 
