@@ -130,7 +130,6 @@ func BenchmarkBodies(b *testing.B) {
 			body func() episode.Body
 			want string
 		}{
-			{"InputBody", asked.InputBody, benchInput(value)},
 			{"RunBody", asked.RunBody, benchRequest(value)},
 			{
 				"the body of verify", func() episode.Body { return episode.VerifyBody(small, response) },

@@ -13,12 +13,12 @@ import (
 
 // RunBody is the body of POST /run that asks for the request (section 3).
 func (r *Request) RunBody() Body {
-	var task rawjson.ObjectWriter
-	task.Append("task_id", r.TaskID.AppendJSON)
-	task.Body("task_input", r.InputBody())
 	var w rawjson.ObjectWriter
 	w.Append("episode_id", r.EpisodeID.AppendJSON)
-	w.Body("task", task.End())
+	w.Object("task", func(task *rawjson.ObjectWriter) {
+		task.Append("task_id", r.TaskID.AppendJSON)
+		r.WriteInput(task)
+	})
 	return w.End()
 }
 

@@ -258,9 +258,10 @@ func mergeFlat(f *faults, path *loc, object, fields rawjson.Object) rawjson.Obje
 	return merged
 }
 
-// InputBody is the request's task_input.
-func (r *Request) InputBody() rawjson.Body {
-	var w rawjson.ObjectWriter
+// WriteInput adds task_input, as the request has it.
+func (r *Request) WriteInput(w *rawjson.ObjectWriter) { w.Object("task_input", r.writeInput) }
+
+func (r *Request) writeInput(w *rawjson.ObjectWriter) {
 	w.Value("responses_create_params", r.Params)
 	if r.TaskData != nil {
 		w.Value("task_data", r.TaskData)
@@ -270,7 +271,6 @@ func (r *Request) InputBody() rawjson.Body {
 			return strconv.AppendFloat(dst, r.AgentTimeout.Seconds(), 'g', -1, 64)
 		})
 	}
-	return w.End()
 }
 
 func readText(f *faults, path *loc, value []byte) string {

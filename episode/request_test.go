@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/turn/episode"
+	"example.com/turn/internal/rawjson"
 	"example.com/turn/internal/scripted"
 	"example.com/turn/protocol"
 )
@@ -164,7 +165,7 @@ func mustParse(t *testing.T, input string) *episode.Request {
 }
 
 // What a request was read as is written as the same task_input.
-func TestInputBodyIsTheTaskInput(t *testing.T) {
+func TestTheTaskInputIsWrittenAsItWasRead(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		request episode.Request
@@ -175,7 +176,10 @@ func TestInputBodyIsTheTaskInput(t *testing.T) {
 		{"an agent timeout", episode.Request{Params: []byte(`{}`), AgentTimeout: 1500 * time.Millisecond}, `{"responses_create_params":{},"agent_timeout_seconds":1.5}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := string(test.request.InputBody().Bytes())
+			var w rawjson.ObjectWriter
+			test.request.WriteInput(&w)
+			member, _ := rawjson.Find(w.End().Bytes(), "task_input")
+			got := string(member)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

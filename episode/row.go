@@ -250,9 +250,7 @@ func (r Reply) LegacyBody(agent string) Body {
 			w.Member(field)
 		}
 	}
-	var ref rawjson.ObjectWriter
-	ref.Text("name", agent)
-	w.Body("agent_ref", ref.End())
+	w.Object("agent_ref", func(ref *rawjson.ObjectWriter) { ref.Text("name", agent) })
 	return w.End()
 }
 

@@ -174,7 +174,7 @@ func (n *numbering) checkTaskID(id protocol.TaskID, index int64) error {
 	name := digestOf([]byte(id.Taskset), []byte(id.TaskID))
 	this, _ := n.tasks.get(index)
 	first, known := n.ids[name]
-	if at, err := strconv.ParseInt(id.TaskID, 10, 64); !known && err == nil && at != index && strconv.FormatInt(at, 10) == id.TaskID {
+	if at, ok := indexOf(id.TaskID); !known && ok && at != index {
 		holder, taken := n.tasks.get(at)
 		first, known = at, taken && holder.unnamed != 0 && holder.unnamed == n.tasksets[id.Taskset]
 	}
@@ -185,6 +185,15 @@ func (n *numbering) checkTaskID(id protocol.TaskID, index int64) error {
 		n.ids[name] = index
 	}
 	return nil
+}
+
+// indexOf is the index that a text is, if it is one as we write them.
+func indexOf(text string) (int64, bool) {
+	if text == "" || text[0] > '9' { // most task ids, at the cost of no error
+		return 0, false
+	}
+	index, err := strconv.ParseInt(text, 10, 64)
+	return index, err == nil && strconv.FormatInt(index, 10) == text
 }
 
 // A span is the rollout indexes from one up to another, which is not in it.
@@ -273,7 +282,7 @@ func (n *numbering) checkRolloutID(own string, index, rollout int64) error {
 // indexesOf are the indexes that a rollout id would be made of.
 func indexesOf(id string) (index, rollout int64, ok bool) {
 	first, second, _ := strings.Cut(id, "-")
-	index, err1 := strconv.ParseInt(first, 10, 64)
-	rollout, err2 := strconv.ParseInt(second, 10, 64)
-	return index, rollout, err1 == nil && err2 == nil && episode.RolloutID(index, rollout) == id
+	index, ok1 := indexOf(first)
+	rollout, ok2 := indexOf(second)
+	return index, rollout, ok1 && ok2
 }

@@ -221,7 +221,7 @@ func (p *preparation) count(k key) {
 func inputLine(row episode.Row, index, rollout int64, server string) rawjson.Body {
 	var w rawjson.ObjectWriter
 	w.Append("task_id", row.Request.TaskID.AppendJSON)
-	w.Body("task_input", row.Request.InputBody())
+	row.Request.WriteInput(&w)
 	w.Int("_ng_task_index", index)
 	w.Text("_ng_environment_server", server)
 	w.Int("_ng_rollout_index", rollout)

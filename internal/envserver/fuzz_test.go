@@ -91,10 +91,7 @@ func checkParsed(t *testing.T, r *episode.Request, err error, body []byte) {
 // checkWrittenDown writes a request as a program would and reads it again.
 func checkWrittenDown(t *testing.T, r *episode.Request) {
 	t.Helper()
-	text := []byte(`{"episode_id":`)
-	text = append(r.EpisodeID.AppendJSON(text), `,"task":{"task_id":`...)
-	text = append(r.TaskID.AppendJSON(text), `,"task_input":`...)
-	text = append(append(text, r.InputBody().Bytes()...), `}}`...)
+	text := r.RunBody().Bytes()
 	again, err := episode.ParseRequest(text)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)

@@ -22,7 +22,11 @@ func ReadAll(r io.Reader, announced, limit int64) ([]byte, error) {
 	}
 	var full [][]byte
 	// One byte more than is expected: the read that finds the end needs room.
-	piece := make([]byte, 0, min(max(announced, 511), maxTrusted)+1)
+	expected := min(announced, maxTrusted)
+	if announced < 0 {
+		expected = 511
+	}
+	piece := make([]byte, 0, expected+1)
 	for total := int64(0); ; {
 		if len(piece) == cap(piece) {
 			full = append(full, piece)

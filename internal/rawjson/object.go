@@ -47,13 +47,24 @@ func ParseObject(data []byte) (Object, error) {
 	return object, s.end()
 }
 
-// fewMembers are as many as most objects of the protocol have at most.
-const fewMembers = 4
+// fewMembers are as many as most objects of the protocol, and most rows, have at most.
+const fewMembers = 8
 
+// object reads an object. Its members are gathered on the stack if they are few, and
+// what stays takes no more than they do.
 func (s *scanner) object() (Object, error) {
+	var few [fewMembers]Member
+	members, err := s.members(few[:0])
+	if err != nil {
+		return nil, err
+	}
+	return append(make(Object, 0, len(members)), members...), nil
+}
+
+// members appends the members of an object.
+func (s *scanner) members(object Object) (Object, error) {
 	s.pos++
 	s.open = append(s.open, '{')
-	object := make(Object, 0, fewMembers)
 	index := nameIndex{}
 	s.space()
 	if s.peek() == '}' {

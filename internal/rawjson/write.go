@@ -126,15 +126,22 @@ type ObjectWriter struct {
 	pieces Body
 	text   []byte // the piece being written
 	begun  bool
+	within bool // the object has a member
 }
 
 func (w *ObjectWriter) separate() {
-	if w.begun {
+	w.begin()
+	if w.within {
 		w.text = append(w.text, ',')
-		return
 	}
-	w.text = append(make([]byte, 0, enoughText), '{')
-	w.begun = true
+	w.within = true
+}
+
+func (w *ObjectWriter) begin() {
+	if !w.begun {
+		w.text = append(make([]byte, 0, enoughText), '{')
+		w.begun = true
+	}
 }
 
 // How many bytes most objects have up to a long value, and behind it.
@@ -203,6 +210,14 @@ func (w *ObjectWriter) Append(name string, value func([]byte) []byte) {
 	w.text = value(w.text)
 }
 
+// Object adds a member whose value is the object that members adds the members of.
+func (w *ObjectWriter) Object(name string, members func(*ObjectWriter)) {
+	w.name(name)
+	w.text, w.within = append(w.text, '{'), false
+	members(w)
+	w.text, w.within = append(w.text, '}'), true
+}
+
 func (w *ObjectWriter) raw(value []byte) {
 	if len(value) < longValue {
 		w.text = append(w.text, value...)
@@ -217,8 +232,6 @@ func (w *ObjectWriter) raw(value []byte) {
 
 // End closes the object and returns it. The writer must not be used again.
 func (w *ObjectWriter) End() Body {
-	if !w.begun {
-		w.text = append(w.text, '{')
-	}
+	w.begin()
 	return append(w.pieces, append(w.text, '}'))
 }

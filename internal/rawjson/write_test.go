@@ -124,7 +124,14 @@ func TestObjectWriterWritesEveryKindOfMember(t *testing.T) {
 	w.Append("appended", func(dst []byte) []byte { return append(dst, "[1]"...) })
 	w.Member(rawjson.Member{Name: "a", Key: []byte(`"\u0061"`), Value: []byte(`null`)})
 	w.Body("pieces", rawjson.Body{[]byte(`["a`), nil, []byte(`b"]`)})
-	want := `{"number":1.0,"text\n":"<&>","yes":true,"no":false,"whole":-9007199254740993,"appended":[1],"\u0061":null,"pieces":["ab"]}`
+	w.Object("object", func(w *rawjson.ObjectWriter) {
+		w.Object("empty", func(*rawjson.ObjectWriter) {})
+		w.Int("one", 1)
+		w.Int("two", 2)
+	})
+	w.Object("last", func(*rawjson.ObjectWriter) {})
+	want := `{"number":1.0,"text\n":"<&>","yes":true,"no":false,"whole":-9007199254740993,"appended":[1],"\u0061":null,"pieces":["ab"],` +
+		`"object":{"empty":{},"one":1,"two":2},"last":{}}`
 	if diff := cmp.Diff(want, string(w.End().Bytes())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
