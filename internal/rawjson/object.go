@@ -230,11 +230,15 @@ func IsEmpty(value []byte) bool {
 	return len(inner) == 0 || !IsString(value) && len(bytes.TrimLeft(inner, " \t\r\n")) == 0
 }
 
-// Elements returns the values of a valid array, in order, as slices of it.
+// Elements returns the values of a valid array, in order, as slices of it; another value
+// has none.
 func Elements(array []byte) [][]byte { return FirstElements(array, math.MaxInt) }
 
 // FirstElements returns the first n values of a valid array.
 func FirstElements(array []byte, n int) [][]byte {
+	if !IsArray(array) { // skip knows no end of what it takes for an element and is none
+		return nil
+	}
 	var elements [][]byte
 	i := skipSpace(array, 1)
 	for len(elements) < n && i < len(array) && array[i] != ']' {

@@ -220,13 +220,16 @@ func TestElements(t *testing.T) {
 		{"[ \n]", nil},
 		{`[1]`, []string{`1`}},
 		{` [ 1 , "a]" , [ 2,3 ] ,{"b":[ ]}, null ] `[1:], []string{`1`, `"a]"`, `[ 2,3 ]`, `{"b":[ ]}`, `null`}},
+		{`{"a":1}`, nil},
+		{`"a,{"`, nil},
+		{``, nil},
 	} {
 		var got []string
-		for _, element := range rawjson.Elements([]byte(test.array)) {
+		for _, element := range rawjson.FirstElements([]byte(test.array), 10) {
 			got = append(got, string(element))
 		}
 		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("Elements(%q) (-want +got):\n%s", test.array, diff)
+			t.Errorf("FirstElements(%q, 10) (-want +got):\n%s", test.array, diff)
 		}
 	}
 }

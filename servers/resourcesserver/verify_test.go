@@ -135,6 +135,7 @@ func TestCallsOfAnAnswer(t *testing.T) {
 		want           []resourcesserver.Call
 	}{
 		{"none", `{"output":[]}`, nil},
+		{"an output that is no array", `{"output":{"a":1}}`, nil},
 		{"among other items", `{"output":[
 			{"type":"message","name":"x"}, 5, {"type":"function_call_output","name":"x"},
 			{"type":"function_call","name":"add","arguments":"{\"line\": \"one\"}"},
