@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -79,6 +80,27 @@ func TestLineHasOneLineEnd(t *testing.T) {
 				t.Errorf("the body is %q after it, was %q", after, before)
 			}
 		})
+	}
+}
+
+// A text of nothing but line breaks of one kind does not take their square.
+func TestManyLineBreaksAreLeftOutInTime(t *testing.T) {
+	for _, lineBreak := range []string{"\n", "\r", "\r\n"} {
+		body := rawjson.Body{[]byte("[" + strings.Repeat(lineBreak, 4<<20) + "]")}
+		var line bytes.Buffer
+		ended := make(chan error, 1)
+		go func() {
+			_, err := body.WriteLineTo(&line)
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			if got := line.String(); got != "[]\n" || err != nil {
+				t.Errorf("%q: the line is %.100q, %v", lineBreak, got, err)
+			}
+		case <-time.After(30 * time.Second): // the square would take minutes
+			t.Fatalf("%q: it takes too long", lineBreak)
+		}
 	}
 }
 
