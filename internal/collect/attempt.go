@@ -26,7 +26,6 @@ func (c *collector) start(ctx context.Context, line input, t turn) error {
 		return err
 	}
 	request.EpisodeID.Attempt = int64(t.attempts)
-	c.inFlight++
 	c.summary.Attempts++
 	again := t.retry
 	if again {
@@ -47,6 +46,7 @@ type job struct {
 // drive gives a job to a worker that is free, or to a new one. Workers stay for the next
 // job: their stacks have grown to what an episode takes.
 func (c *collector) drive(ctx context.Context, j job) {
+	c.inFlight++
 	select {
 	case c.jobs <- j:
 		return

@@ -15,13 +15,12 @@ func (c *collector) run(ctx context.Context) error {
 	ctx, cancel := c.untilDeadline(ctx)
 	defer cancel()
 	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
 	c.writer = newWriter(c.rollouts, c.failures)
 	defer c.writer.close()
 	c.ended = make(chan attempt)
 	c.jobs = make(chan job)
-	defer c.workers.Wait()
-	defer close(c.jobs)
+	defer c.endWorkers()
+	defer giveUp(nil)
 	for {
 		c.begin(ctx)
 		if c.broken != nil {
@@ -32,6 +31,16 @@ func (c *collector) run(ctx context.Context) error {
 		}
 		c.await(ctx)
 	}
+}
+
+// endWorkers ends the workers. Only a panic leaves attempts in flight; nobody else would
+// take them.
+func (c *collector) endWorkers() {
+	for ; c.inFlight > 0; c.inFlight-- {
+		<-c.ended
+	}
+	close(c.jobs)
+	c.workers.Wait()
 }
 
 // notKept is why attempts are given up whose lines could not be kept.

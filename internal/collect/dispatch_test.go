@@ -151,6 +151,39 @@ func (s *stage) keys() []string {
 
 func is(r *episode.Request, rollout string) bool { return r.EpisodeID.RolloutID == rollout }
 
+// A panickingObserver has a bug.
+type panickingObserver struct{ collect.Unobserved }
+
+func (panickingObserver) Ended(collect.Rollout, episode.Attempt) { panic("a bug") }
+
+// A bug in the run itself ends it: what is in flight is given up, and not waited for to
+// be settled by what has panicked.
+func TestABugInTheRunEndsIt(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan any, 1)
+	b := onStage(t, flat(2), &stage{play: func(ctx context.Context, r *episode.Request) (*episode.Result, *failures.Failure) {
+		if is(r, "0-0") {
+			<-begun
+			return nil, nil
+		}
+		close(begun)
+		<-ctx.Done()
+		return nil, failures.Interrupted("", failures.Cause(ctx), "in this test")
+	}})
+	b.config.Observer = panickingObserver{}
+	go func() {
+		defer func() { ended <- recover() }()
+		_, _ = collect.Run(t.Context(), b.config)
+	}()
+	select {
+	case bug := <-ended:
+		if bug != "a bug" {
+			t.Errorf("got %v, want the bug", bug)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the run does not end")
+	}
+}
+
 // What failed goes behind the rows that have not begun, and holds nobody's place
 // while it waits.
 func TestAFailedRolloutGoesBehindTheOthers(t *testing.T) {
