@@ -257,9 +257,9 @@ func refusalBytes(header http.Header) int64 {
 	return maxRefusalBytes
 }
 
-// notAnswered is the failure of a reply that is none: net/http passes over those
-// before the last one, save a switch to another protocol, whose body is the
-// connection itself and may never end.
+// notAnswered is the failure of a reply that is none: transports pass over those
+// before the last one, save a switch to another protocol. Its body is not read: that of
+// net/http's is the connection itself and may never end.
 func (s *sending) notAnswered() error {
 	if s.last.status == http.StatusSwitchingProtocols {
 		return failures.NotContract(s.client.Failed(s.call), "it switches protocols (101), which was not asked for")

@@ -72,7 +72,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return nil, err
 }
 
-// A countedConn counts what is written to it: net/http does not tell a request of
+// A countedConn counts what is written to it: no http.RoundTripper tells a request of
 // which not a byte was written from one that may have reached its server.
 type countedConn struct {
 	net.Conn
