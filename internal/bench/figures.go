@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"example.com/turn/retry"
 )
 
 // A figure is a ratio that is measured in every round.
@@ -197,7 +199,7 @@ func (b *bench) withServe(ctx context.Context, w work, run func(stub, serve serv
 		if err := os.WriteFile(log, nil, 0o600); err != nil {
 			return err
 		}
-		p, err := start(ctx, "/bin/sh", "-c", `exec "$0" "$@" 2>`+log, b.turn, "serve", "--listen", "127.0.0.1:0", "--resources", stub.url, "--agent", stub.url)
+		p, err := start(ctx, "/bin/sh", "-c", `log=$1; shift; exec "$0" "$@" 2>"$log"`, b.turn, log, "serve", "--listen", "127.0.0.1:0", "--resources", stub.url, "--agent", stub.url)
 		if err != nil {
 			return err
 		}
@@ -225,18 +227,9 @@ func addressIn(ctx context.Context, log string) (string, error) {
 				return "http://" + entry.Address, nil
 			}
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return "", fmt.Errorf("turn serve does not listen: %w: %s", err, text)
+		if !retry.Wait(ctx, 10*time.Millisecond) {
+			return "", fmt.Errorf("turn serve does not listen: %w: %s", ctx.Err(), text)
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -491,10 +484,11 @@ func (s served) awaitWaiting(ctx context.Context, episodes int) error {
 			return err
 		}
 		if now.Waiting == episodes {
-			return pause(ctx, time.Second)
+			retry.Wait(ctx, time.Second)
+			return ctx.Err()
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return fmt.Errorf("%d episodes of %d wait: %w", now.Waiting, episodes, err)
+		if !retry.Wait(ctx, 50*time.Millisecond) {
+			return fmt.Errorf("%d episodes of %d wait: %w", now.Waiting, episodes, ctx.Err())
 		}
 	}
 }
