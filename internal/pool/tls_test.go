@@ -188,6 +188,37 @@ func TestACallWithTLSEndsAtOnce(t *testing.T) {
 	}
 }
 
+// A connection that knows no deadlines cannot be looked at without waiting for it, and has
+// no second call.
+func TestAnIdleConnectionWithTLSAndWithoutDeadlinesIsNotWaitedFor(t *testing.T) {
+	var conns atomic.Int64
+	url, transport := listenTLS(t, &tls.Config{}, func(conn *tls.Conn, _ *corkedConn, _ int) {
+		conns.Add(1)
+		answerAll(conn)
+	})
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return timelessConn{conn}, err
+	}
+	called := make(chan error)
+	for range 2 {
+		go func() {
+			response, err := transport.RoundTrip(newRequest(t, "POST", url, nil))
+			if err == nil {
+				_, err = io.Copy(io.Discard, response.Body)
+			}
+			called <- err
+		}()
+		if err := soon(t, "the reply", called); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := conns.Load(); got != 2 {
+		t.Errorf("%d connections, want 2", got)
+	}
+}
+
 // A pool without a configuration of TLS trusts the system's authorities, and one with the
 // name of a server goes by this.
 func TestTheConfigurationOfTLS(t *testing.T) {

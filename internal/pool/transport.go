@@ -217,13 +217,16 @@ func (t *Transport) takeIdle(key string) *conn {
 }
 
 // saidMore reports whether a connection with TLS, of which nothing is left in the socket,
-// has read more than its last reply: a farewell, or what nobody asked for.
+// has read more than its last reply: a farewell, or what nobody asked for. Of one without
+// deadlines nobody can know.
 func saidMore(conn net.Conn) bool {
 	secured, ok := conn.(*tls.Conn)
 	if !ok {
 		return false
 	}
-	_ = secured.SetReadDeadline(longAgo) // so that the socket is not read
+	if err := secured.SetReadDeadline(longAgo); err != nil { // with it the socket is not read
+		return true
+	}
 	_, err := secured.Read(make([]byte, 1))
 	_ = secured.SetReadDeadline(time.Time{})
 	return !errors.Is(err, os.ErrDeadlineExceeded)
