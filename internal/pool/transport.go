@@ -45,7 +45,7 @@ func New() *Transport { return Trusting(nil) }
 // certificates these authorities have signed. Nil: the system's authorities, or those
 // of SSL_CERT_FILE.
 func Trusting(roots *x509.CertPool) *Transport {
-	t := &Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, idle: map[string][]*conn{}}
+	t := &Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	t.DialContext = dialer(t.CloseIdleConnections)
 	return t
 }
