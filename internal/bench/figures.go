@@ -429,6 +429,7 @@ func (b *bench) wait(ctx context.Context) (w waited, err error) {
 		}
 		defer callers.stop()
 		if err := stub.awaitWaiting(ctx, b.waiting); err != nil {
+			callers.stop() // it may still write what is read now
 			return fmt.Errorf("%w: %s", err, callers.errors)
 		}
 		peak, err := serve.memory("VmHWM")
