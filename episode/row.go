@@ -91,7 +91,7 @@ func ParseRow(line []byte, rules RowRules) (Row, error) {
 	return ReadRow(fields, rules)
 }
 
-// ReadRow is [ParseRow] of a line that was taken apart already.
+// ReadRow is [ParseRow] of a line that was taken apart already, and so found valid.
 func ReadRow(object Fields, rules RowRules) (Row, error) {
 	f := &faults{}
 	input, materialised := object.Get("task_input")

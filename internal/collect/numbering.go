@@ -104,7 +104,7 @@ func contentOf(r *episode.Request) digest {
 }
 
 // digestOf is two hashes of 64 bits with seeds of this process: a digest is written
-// nowhere, and nobody can make two texts that have the same.
+// nowhere, and nobody who does not know the seeds can make two texts that have the same.
 func digestOf(parts ...[]byte) digest {
 	var sum digest
 	for i, seed := range digestSeeds {

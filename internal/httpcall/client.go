@@ -66,6 +66,9 @@ func (c Config) Validate() error {
 		}
 		wrong("want an absolute URL such as http://127.0.0.1:9001%s", got)
 	}
+	if c.Transport == nil && strings.ContainsFunc(u.Host, func(r rune) bool { return r > '~' }) {
+		wrong("the host of the URL must be written in ASCII, as xn--…")
+	}
 	if port := u.Port(); port != "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			wrong("there is no port %s", port)

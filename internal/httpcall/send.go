@@ -231,8 +231,8 @@ func (s *sending) read(response *http.Response) error {
 	case asItCame:
 		s.last.body, err = ReadAll(body, response.ContentLength, s.client.config.MaxReplyBytes)
 	case !s.last.success():
-		enough := io.LimitReader(body, min(refusalBytes(response.Header), s.client.config.MaxReplyBytes))
-		s.last.body, err = ReadAll(enough, response.ContentLength, math.MaxInt64)
+		most := min(refusalBytes(response.Header), s.client.config.MaxReplyBytes)
+		s.last.body, err = ReadAll(io.LimitReader(body, most), min(response.ContentLength, most), math.MaxInt64)
 		if encoded {
 			s.last.body = nil // no words that a person could read
 		}
