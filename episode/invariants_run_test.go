@@ -71,6 +71,7 @@ func run(t *rapid.T, p program) record {
 	r.unclosed, err = closeAllLeft(ctx, w)
 	mustWork(t, err)
 	r.still = w.held()
+	w.hangUp()
 	r.expired, err = w.expire(ctx, r.still)
 	mustWork(t, err)
 

@@ -477,8 +477,9 @@ func (w *world) expire(ctx context.Context, held []string) (int, error) {
 	return w.open(), nil
 }
 
-// end closes everything. The history does not change any more.
-func (w *world) end() error {
+// hangUp has nothing arrive any more. A seed that was given up may still be on its way:
+// when time has passed the fence of its session, it would seed it anew.
+func (w *world) hangUp() {
 	w.driver.Close()
 	w.pool.CloseIdleConnections()
 	for _, proxy := range w.proxies {
@@ -487,6 +488,10 @@ func (w *world) end() error {
 	for _, server := range w.servers {
 		server.Close()
 	}
+}
+
+// end closes the servers. The history does not change any more.
+func (w *world) end() error {
 	return errors.Join(w.resources.Close(context.Background()), w.agent.Close(context.Background()))
 }
 
