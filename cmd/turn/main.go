@@ -112,23 +112,38 @@ func (p program) dispatch() error {
 }
 
 // parse reads the arguments; helped is true when help was asked for and printed.
-// The configuration file is known only once they are read, so that they are read
-// once more with it.
+// What else settings come from is known only once they are read, so that they are
+// read once more with it.
 func (p program) parse() (parsed *kong.Context, helped bool, err error) {
 	dropEmptySettings()
 	cli := &commands{}
-	if parsed, helped, err = p.parseWith(cli); err != nil || helped || cli.Config == "" {
+	if parsed, helped, err = p.parseWith(cli); err != nil || helped {
 		return parsed, helped, err
 	}
-	settings, err := readSettings(cli.Config)
+	var file []kong.Resolver
+	if name := cli.Config; name != "" {
+		cli = &commands{}
+		if parsed, file, err = p.withFile(cli, name); err != nil {
+			return nil, false, err
+		}
+	}
+	if parsed.Selected().Name == "serve" && cli.Serve.isUsed() {
+		parsed, err = p.withGym(cli, parsed, file)
+	}
+	return parsed, false, err
+}
+
+// withFile reads the arguments once more, with a file of settings.
+func (p program) withFile(cli *commands, name string) (*kong.Context, []kong.Resolver, error) {
+	file, err := readSettings(name)
 	if err != nil {
-		return nil, false, usage("", "%w", err)
+		return nil, nil, usage("", "%w", err)
 	}
-	parsed, helped, err = p.parseWith(&commands{}, kong.Resolvers(settings))
+	parsed, _, err := p.parseWith(cli, kong.Resolvers(file))
 	if err != nil { // without the file there was no mistake
-		return nil, false, usage("turn --help", "configuration %s: %w", cli.Config, err)
+		return nil, nil, usage("turn --help", "configuration %s: %w", name, err)
 	}
-	return parsed, helped, nil
+	return parsed, []kong.Resolver{file}, nil
 }
 
 // dropEmptySettings takes environment variables that are set to nothing, as templates

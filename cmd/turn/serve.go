@@ -21,6 +21,7 @@ type serveCommand struct {
 	Listen string `help:"Address to listen on." default:"127.0.0.1:8002" placeholder:"ADDR"`
 	callerFlags
 	serverFlags
+	gymFlags
 	accessFlags
 	Concurrency  int           `help:"How many episodes run at once; others wait (default: no limit)." placeholder:"N"`
 	QueueTimeout time.Duration `help:"How long an episode may wait for admission when --concurrency is reached." default:"30s"`
@@ -48,7 +49,7 @@ const serveHint = "turn serve --help"
 
 func (c *serveCommand) run(ctx context.Context, p program) error {
 	if c.Resources == "" || c.Agent == "" {
-		return usage(serveHint, "serve needs --resources URL and --agent URL")
+		return usage(serveHint, "serve needs --resources URL and --agent URL, or a NeMo Gym run's configuration (--gym-config FILE)")
 	}
 	if c.Grace < 0 {
 		return usage(serveHint, "--grace must not be negative")
@@ -145,6 +146,9 @@ func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, door do
 		Stringer("max_request_bytes", byteSize(envserver.MaxRequestBytes)).
 		Str("read_header_timeout", httpserve.ReadHeaderTimeout.String())
 	logLimits(door.log(event), driver, c.protocolFlags, policy).Msg("listening")
+	if c.gym != nil && c.gym.Workers > 1 {
+		logger.Info().Int("num_workers", c.gym.Workers).Msg("one process serves all that NeMo Gym would have so many serve")
+	}
 	door.warn(logger, address)
 }
 
