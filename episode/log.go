@@ -1,6 +1,7 @@
 package episode
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -9,31 +10,54 @@ import (
 	"example.com/turn/failures"
 )
 
-// logOutcome tells of an attempt that failed, and of one whose agent ran out of
-// time; of others nothing.
-func (d *Driver) logOutcome(reply Reply, took time.Duration) {
-	f := reply.Failure
-	if f == nil {
-		if reply.Result.AgentTimedOut {
-			d.warn(reply, took).Msg("an agent ran out of time; what there is of its answer was verified")
-		}
-		return
-	}
-	event := d.warn(reply, took).Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).
-		Bool("terminal", f.Terminal).Str("reason", f.Reason)
-	if f.CleanupError != "" {
-		event.Str("cleanup_error", f.CleanupError)
-	}
-	event.Msg("an episode failed")
-	d.warnOfKind(f.Kind)
+type requestIDKey struct{}
+
+// WithRequestID has the log say which request an episode that runs under the context is
+// for, besides which rollout: the name by which others know it, such as X-Request-Id.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-func (d *Driver) warn(reply Reply, took time.Duration) *zerolog.Event {
-	return d.config.Logger.Warn().
-		Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
-		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).
-		Float64("took_seconds", float64(took.Milliseconds())/1000)
+// logOutcome tells of an attempt that failed, and of one whose agent ran out of
+// time; of others only who debugs is told.
+func (d *Driver) logOutcome(ctx context.Context, reply Reply, took time.Duration) {
+	f := reply.Failure
+	switch {
+	case f == nil && reply.Result.AgentTimedOut:
+		tell(ctx, d.config.Logger.Warn(), reply, took).Msg("an agent ran out of time; what there is of its answer was verified")
+	case f == nil:
+		tell(ctx, d.config.Logger.Debug(), reply, took).Bool("masked", reply.Result.Masked).Msg("an episode ended")
+	default:
+		event := tell(ctx, d.config.Logger.Warn(), reply, took).Str("stage", string(f.Stage)).Str("failure_kind", string(f.Kind)).
+			Bool("terminal", f.Terminal).Str("reason", f.Reason)
+		if f.CleanupError != "" {
+			event.Str("cleanup_error", f.CleanupError)
+		}
+		event.Msg("an episode failed")
+		d.warnOfKind(f.Kind)
+	}
 }
+
+// tell says which attempt an event is about and how long it and its stages took.
+func tell(ctx context.Context, event *zerolog.Event, reply Reply, took time.Duration) *zerolog.Event {
+	if event == nil { // nobody would read it
+		return nil
+	}
+	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
+		event.Str("request_id", id)
+	}
+	event.Str("rollout_id", reply.EpisodeID.RolloutID).Int64("attempt", reply.EpisodeID.Attempt).
+		Str("taskset", reply.TaskID.Taskset).Str("task_id", reply.TaskID.TaskID).Float64("took_seconds", logged(took))
+	for _, stage := range []failures.Stage{failures.StageSeed, failures.StageAgent, failures.StageCleanup, failures.StageVerification} {
+		if took, began := reply.Times.Of(stage); began {
+			event.Float64(string(stage)+"_seconds", logged(took))
+		}
+	}
+	return event
+}
+
+// logged is a time in seconds, to the millisecond.
+func logged(took time.Duration) float64 { return float64(took.Milliseconds()) / 1000 }
 
 // maxLogged is how many bytes of a body a log line holds.
 const maxLogged = 64 << 10

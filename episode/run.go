@@ -20,7 +20,7 @@ func (d *Driver) Run(ctx context.Context, r *Request) (reply Reply) {
 		if bug := recover(); bug != nil {
 			reply.Result, reply.Failure = nil, d.Unhandled(bug)
 		}
-		d.logOutcome(reply, time.Since(began))
+		d.logOutcome(ctx, reply, time.Since(began))
 	}()
 
 	reply = Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}

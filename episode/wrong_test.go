@@ -655,7 +655,7 @@ func TestARequestThatComesAfterTheLoopWasLeftIsNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{}
 		var log strings.Builder
-		d, stop := b.driver(t, func(c *episode.Config) { c.Logger = zerolog.New(&log) })
+		d, stop := b.driver(t, func(c *episode.Config) { c.Logger = zerolog.New(&log).Level(zerolog.InfoLevel) })
 		defer stop()
 		const rounds = 40
 		for range rounds {

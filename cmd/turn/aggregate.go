@@ -53,7 +53,7 @@ func (c *aggregateCommand) run(ctx context.Context, p program) error {
 	if err := c.checkAccess(); err != nil {
 		return err
 	}
-	logger := newLogger(p.Stderr, p.Stderr)
+	logger := p.newLogger(p.Stderr, p.Stderr)
 	metrics, err := c.metrics(logger)
 	if err != nil {
 		return usage(aggregateHint, "%w", err)

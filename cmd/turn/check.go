@@ -166,7 +166,7 @@ func (c *checkAgentCommand) config() (agentserver.CheckConfig, error) {
 // warn warns of a token that others can read.
 func (f checkFlags) warn(p program, token protocol.Token) {
 	if host := token.ExposedAt(f.URL); host != "" {
-		logger := newLogger(p.Stderr, p.Stderr)
+		logger := p.newLogger(p.Stderr, p.Stderr)
 		logger.Warn().Msgf("the token goes over plain http to %s: anyone on the way can read it", host)
 	}
 }

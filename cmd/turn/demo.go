@@ -23,7 +23,7 @@ func (demoCommand) Help() string {
 }
 
 func (c *demoCommand) run(ctx context.Context, p program) error {
-	logger := newLogger(p.Stderr, p.Stderr)
+	logger := p.newLogger(p.Stderr, p.Stderr)
 	if err := c.modelFlags.check(demoHint); err != nil {
 		return err
 	}

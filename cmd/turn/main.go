@@ -41,11 +41,13 @@ type program struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+	logFlags
 }
 
 // commands are the command line.
 type commands struct {
 	Config string `help:"Read settings from a YAML file: the flags' names and their values." placeholder:"FILE"`
+	logFlags
 
 	Serve     serveCommand     `cmd:"" help:"Be an environment server: answer POST /run."`
 	Run       runCommand       `cmd:"" help:"Run a dataset and write what came out."`
@@ -108,6 +110,7 @@ func (p program) dispatch() error {
 	if !ok {
 		return fmt.Errorf("command %q does nothing", parsed.Command())
 	}
+	p.logFlags = parsed.Model.Target.Addr().Interface().(*commands).logFlags
 	return selected.run(context.Background(), p)
 }
 

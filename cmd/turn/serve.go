@@ -68,7 +68,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	}
 	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
-	logger := newLogger(p.Stderr, stderr)
+	logger := p.newLogger(p.Stderr, stderr)
 	metrics := telemetry.New()
 	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout

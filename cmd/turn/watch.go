@@ -35,7 +35,7 @@ func (c *runCommand) newWatch(p program) *watch {
 	if file, ok := p.Stderr.(*os.File); ok && isTerminal(file) && !isDumb() && !(c.JSON && isTerminal(p.Stdout)) { // one line at a time there
 		w.screen = progress.NewLiveScreen(w.meter, w.stderr, int(file.Fd()))
 	}
-	w.logger = newLogger(p.Stderr, w.screen)
+	w.logger = p.newLogger(p.Stderr, w.screen)
 	return w
 }
 

@@ -2,11 +2,13 @@ package envserver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"mime"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -179,6 +181,8 @@ func (s *Server) end() {
 }
 
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	id := requestID(r.Header)
+	w.Header().Set(requestIDHeader, id)
 	body, ok := readBody(w, r)
 	if !ok {
 		return
@@ -188,13 +192,28 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	reply := s.drive(r.Context(), request)
+	reply := s.drive(episode.WithRequestID(r.Context(), id), request)
 	if reply == nil {
 		// Returning would send an empty 200, which one that has closed only its
 		// half of the connection would take for the answer.
 		panic(http.ErrAbortHandler)
 	}
 	writeJSON(w, http.StatusOK, s.body(reply, row))
+}
+
+const requestIDHeader = "X-Request-Id"
+
+// maxRequestID is how long a request's id may be, in bytes, that its caller gives it.
+const maxRequestID = 128
+
+// requestID is what a request is called in the log: as its caller calls it, if that is
+// one line and not too long, else by a name that it is given here.
+func requestID(header http.Header) string {
+	id := header.Get(requestIDHeader)
+	if id == "" || len(id) > maxRequestID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return rand.Text()
+	}
+	return id
 }
 
 func (s *Server) body(reply *episode.Reply, row bool) episode.Body {
