@@ -24,17 +24,22 @@ func newAdmission(limit int, timeout time.Duration) admission {
 	return admission{places: semaphore.NewWeighted(int64(limit)), timeout: timeout}
 }
 
-// enter waits for a place. leave gives it back.
-func (a admission) enter(ctx context.Context) (leave func(), err error) {
+// enter waits for a place; waits is told if it has to. leave gives the place back.
+func (a admission) enter(ctx context.Context, waits func() (over func())) (leave func(), err error) {
 	if a.places == nil {
 		return func() {}, stopped(ctx)
 	}
+	leave = func() { a.places.Release(1) }
+	if ctx.Err() == nil && a.places.TryAcquire(1) {
+		return leave, nil
+	}
+	defer waits()()
 	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, failures.New(failures.StageAdmission, "", "Episode admission timed out"))
 	defer cancel()
 	if a.places.Acquire(ctx, 1) != nil {
 		return nil, stopped(ctx)
 	}
-	return func() { a.places.Release(1) }, nil
+	return leave, nil
 }
 
 // stopped is the failure of an episode that was given up before its first call,

@@ -64,9 +64,8 @@ type Config struct {
 	// Roots are those whose signature makes a server's certificate good. Nil: the
 	// system's, or those of SSL_CERT_FILE.
 	Roots *x509.CertPool
-	// CloseFailed is told of each close that failed for good: the session may
-	// still be open on that server. Nil: the log alone is.
-	CloseFailed func(Server)
+	// Observer is told of attempts, calls and closes that fail.
+	Observer Observer
 	// Logger gets one line per failed attempt and per close that failed, and what
 	// else a person should know: an agent that ran out of time, odd names in a
 	// verdict (once each), a panic. The two clients have loggers of their own in
@@ -155,6 +154,12 @@ func NewDriver(config Config) (*Driver, error) {
 	}
 	if config.Agent.Transport == nil {
 		config.Agent.Transport = config.Transport
+	}
+	if config.Resources.Observe == nil {
+		config.Resources.Observe = config.Observer.Calls
+	}
+	if config.Agent.Observe == nil {
+		config.Agent.Observe = config.Observer.Calls
 	}
 	if config.CleanupTimeout == 0 {
 		config.CleanupTimeout = DefaultCleanupTimeout

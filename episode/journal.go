@@ -32,6 +32,10 @@ func openJournal(dir string) (*journal.Journal, error) {
 	return j, nil
 }
 
+// Noted is how many sessions the journal has as open, and how many of them were left open
+// and wait for [Driver.CloseLeft].
+func (d *Driver) Noted() (open, left int) { return d.journal.Count() }
+
 func (d *Driver) onResources(id string, episode protocol.EpisodeID) *journal.Session {
 	return &journal.Session{Server: string(ResourcesServer), URL: d.resources.URL(), ID: id, EpisodeID: episode}
 }

@@ -631,7 +631,7 @@ func TestACloseThatIsRefusedToTheEnd(t *testing.T) {
 				d, stop := b.driver(t, func(c *episode.Config) {
 					c.CleanupTimeout, c.Logger = budget, zerolog.New(&log)
 					c.Resources.Resend = retry.Resend{}
-					c.CloseFailed = func(server episode.Server) {
+					c.Observer.CloseFailed = func(server episode.Server) {
 						if server == episode.ResourcesServer {
 							told.Add(1)
 						}

@@ -580,7 +580,7 @@ func TestAPanicInTheResourcesCloseCostsNoVerdict(t *testing.T) {
 	servers.Play(scripted.Script{scripted.CloseSession: {{Status: http.StatusConflict}}})
 	broken, told := configFor(servers), configFor(servers)
 	broken.Resources.Transport = panicking{on: protocol.PathCloseSession, next: http.DefaultTransport}
-	told.CloseFailed = func(episode.Server) { panic("a bug") }
+	told.Observer.CloseFailed = func(episode.Server) { panic("a bug") }
 	for name, config := range map[string]episode.Config{"in the call": broken, "in the callback": told} {
 		if result := mustSucceed(t, newDriver(t, config).Run(t.Context(), newRequest())); result.Reward != 1 {
 			t.Errorf("%s: reward %v, want 1", name, result.Reward)

@@ -14,15 +14,21 @@ import (
 // Run drives one attempt (section 1) and returns when both of its closes have
 // ended. It never panics: a bug of ours is a terminal failure. When ctx ends, the
 // call under way is cut, and the closes still run, within their own limits.
-func (d *Driver) Run(ctx context.Context, r *Request) (reply Reply) {
+func (d *Driver) Run(ctx context.Context, r *Request) Reply {
 	began := time.Now()
+	ctx, ended := d.config.Observer.attempt(ctx, r)
+	reply := d.run(ctx, r)
+	d.logOutcome(ctx, reply, time.Since(began))
+	ended(reply)
+	return reply
+}
+
+func (d *Driver) run(ctx context.Context, r *Request) (reply Reply) {
 	defer func() {
 		if bug := recover(); bug != nil {
 			reply.Result, reply.Failure = nil, d.Unhandled(bug)
 		}
-		d.logOutcome(ctx, reply, time.Since(began))
 	}()
-
 	reply = Reply{EpisodeID: r.EpisodeID, TaskID: r.TaskID}
 	r, err := r.checked()
 	if err != nil {
@@ -109,7 +115,7 @@ func (d *Driver) admit(ctx context.Context) (leave func(), err error) {
 		cancel(context.Cause(d.draining))
 	}
 	defer context.AfterFunc(d.draining, func() { cancel(context.Cause(d.draining)) })()
-	return d.admission.enter(ctx)
+	return d.admission.enter(ctx, d.config.Observer.waits)
 }
 
 // invalid is the failure of a request that a program made and that is not valid.

@@ -12,6 +12,7 @@ import (
 	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/httpcall"
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/observe"
 	"example.com/turn/protocol"
 	"example.com/turn/retry"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	Resend retry.Resend
 	// MaxReplyBytes bounds the body of a reply. 0: a gibibyte.
 	MaxReplyBytes int64
+	// Observe is told of the calls. Nil: nobody is.
+	Observe observe.Calls
 	// Logger gets a warning when connections begin to fail, and when the token
 	// goes there in the open; the zero value discards.
 	Logger zerolog.Logger
@@ -51,6 +54,7 @@ func (c Config) call() httpcall.Config {
 		Token:         c.Token,
 		Resend:        c.Resend,
 		MaxReplyBytes: c.MaxReplyBytes,
+		Observe:       c.Observe,
 		Logger:        c.Logger,
 	}
 }

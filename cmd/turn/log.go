@@ -20,7 +20,7 @@ type logFlags struct {
 // newLogger logs to out, which stands before the terminal or file that w is.
 func (f logFlags) newLogger(w, out io.Writer) zerolog.Logger {
 	level, err := zerolog.ParseLevel(f.LogLevel)
-	if err != nil { // it is one of the enumeration
+	if err != nil || level == zerolog.NoLevel { // a program without arguments has none
 		level = zerolog.InfoLevel
 	}
 	if f.LogFormat == "text" || f.LogFormat != "json" && isTerminal(w) {

@@ -72,7 +72,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	metrics := telemetry.New()
 	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout
-	config.CloseFailed = metrics.CloseFailed
+	config.Observer = metrics.Observer()
 	config.Journal = journalFolder(c.Journal)
 	driver, err := newDriver(config, serveHint)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"example.com/turn/internal/envserver"
 	"example.com/turn/internal/pool"
 	"example.com/turn/internal/scripted"
+	"example.com/turn/internal/telemetry"
 	"example.com/turn/retry"
 )
 
@@ -57,9 +58,10 @@ func newHouse(t testing.TB, change func(*settings)) *house {
 	t.Helper()
 	h := &house{Servers: scripted.New(t), log: &logText{}, served: make(chan error, 1)}
 	logger := zerolog.New(h.log).Level(zerolog.TraceLevel)
+	metrics := telemetry.New()
 	s := settings{
-		driver: episode.Config{CleanupTimeout: 20 * time.Second, Logger: logger},
-		server: envserver.Config{Policy: retry.Policy{MaxAttempts: 1}, Grace: 0, Logger: logger},
+		driver: episode.Config{CleanupTimeout: 20 * time.Second, Logger: logger, Observer: metrics.Observer()},
+		server: envserver.Config{Policy: retry.Policy{MaxAttempts: 1}, Grace: 0, Logger: logger, Metrics: metrics},
 	}
 	s.driver.Resources.URL, s.driver.Resources.Name = h.ResourcesURL, "weather"
 	s.driver.Agent.URL, s.driver.Agent.Name = h.AgentURL, "simple_agent"

@@ -42,7 +42,8 @@ type Config struct {
 	// Legacy takes flat rows too. Rules are how they become requests.
 	Legacy bool
 	Rules  episode.RowRules
-	// Metrics count what is done, and answer GET /metrics. Nil: new ones.
+	// Metrics count requests, and answer GET /metrics. They count what the driver does
+	// when that has their [telemetry.Metrics.Observer]. Nil: new ones.
 	Metrics *telemetry.Metrics
 	// Token is what callers have to show (Authorization: Bearer), save those that ask
 	// whether the server is alive or ready. It is secret. "": anyone may call.
@@ -187,6 +188,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	s.config.Metrics.Received(len(body))
 	request, row, err := s.parse(body)
 	if err != nil {
 		refuse(w, err)
@@ -198,7 +200,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		// half of the connection would take for the answer.
 		panic(http.ErrAbortHandler)
 	}
-	writeJSON(w, http.StatusOK, s.body(reply, row))
+	out := s.body(reply, row)
+	s.config.Metrics.Sent(out.Len())
+	writeJSON(w, http.StatusOK, out)
 }
 
 const requestIDHeader = "X-Request-Id"
@@ -270,9 +274,12 @@ func (s *Server) drive(caller context.Context, r *episode.Request) (reply *episo
 // attempts is the last of the request's attempts.
 func (s *Server) attempts(ctx context.Context, r *episode.Request) *episode.Reply {
 	last := &episode.Reply{}
+	attempts := 0
 	for attempt := range episode.Attempts(ctx, s.config.Driver, r, s.config.Policy) {
-		s.config.Metrics.Attempted(&attempt.Reply)
 		*last = attempt.Reply
+		if attempts++; attempts > 1 {
+			s.config.Metrics.Redispatched()
+		}
 	}
 	last.EpisodeID = r.EpisodeID
 	return last

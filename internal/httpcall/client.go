@@ -18,6 +18,7 @@ import (
 	"example.com/turn/internal/cookies"
 	"example.com/turn/internal/pool"
 	"example.com/turn/internal/rawjson"
+	"example.com/turn/observe"
 	"example.com/turn/protocol"
 	"example.com/turn/retry"
 )
@@ -44,6 +45,8 @@ type Config struct {
 	// Logger gets a warning when the server's connections begin to fail, and when
 	// the token goes there in the open. The zero value discards.
 	Logger zerolog.Logger
+	// Observe is told of the calls. Nil: nobody is.
+	Observe observe.Calls
 	// Clock is the time. Nil: time.Now.
 	Clock func() time.Time
 }

@@ -15,8 +15,11 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"example.com/turn/failures"
 	"example.com/turn/internal/pool"
+	"example.com/turn/observe"
 	"example.com/turn/retry"
 )
 
@@ -40,6 +43,7 @@ type sending struct {
 	reached bool // the last request of the last try may have got a connection
 	written bool // a byte of any try may have been written to one
 	last    reply
+	passed  int64         // bytes of the last reply that were not kept
 	wait    time.Duration // before the next try
 	before  error         // why the last try but one did not do
 }
@@ -55,10 +59,34 @@ func (r reply) success() bool { return r.status >= 200 && r.status <= 299 }
 // blames reports whether the reply says that the fault is the request's.
 func (r reply) blames() bool { return r.status >= 400 && r.status <= 499 }
 
-// send makes the call until it is answered or may not be sent again.
 func (c *Client) send(ctx context.Context, call *Call, forward bool) (reply, *failures.Failure) {
 	s := &sending{client: c, call: call, forward: forward}
-	target := c.at(call.Path)
+	if c.config.Observe != nil {
+		return s.observed(ctx)
+	}
+	return s.send(ctx)
+}
+
+// observed is send, of which others are told.
+func (s *sending) observed(ctx context.Context) (_ reply, failure *failures.Failure) {
+	ctx, ended := s.client.config.Observe(ctx, observe.Call{Server: s.client.config.Server, Stage: s.call.Stage, What: s.call.What})
+	defer func() { ended(s.called(failure)) }()
+	return s.send(ctx)
+}
+
+func (s *sending) called(failure *failures.Failure) observe.Called {
+	called := observe.Called{Sends: s.sends, Sent: int64(s.sends) * int64(s.call.Body.Len())}
+	if failure != nil {
+		called.Err = failure
+		return called
+	}
+	called.Status, called.Received = s.last.status, s.passed+int64(len(s.last.body))
+	return called
+}
+
+// send makes the call until it is answered or may not be sent again.
+func (s *sending) send(ctx context.Context) (reply, *failures.Failure) {
+	target := s.client.at(s.call.Path)
 	for {
 		err := s.try(ctx, target)
 		if !s.again(ctx, err) {
@@ -154,7 +182,7 @@ func (s *sending) leg(ctx context.Context, target *url.URL) (*http.Request, erro
 		return nil, failures.Of(fmt.Errorf("the body of %s: %w", s.call.What, err), s.call.Stage)
 	}
 	leg := blank.WithContext(ctx)
-	leg.URL, leg.Host, leg.Header = target, target.Host, s.header()
+	leg.URL, leg.Host, leg.Header = target, target.Host, s.header(ctx)
 	// A transport sends a request again by itself when not a byte of it was written,
 	// as on an idle connection that the server has just closed, if it can get the body
 	// anew.
@@ -171,8 +199,9 @@ var blank = &http.Request{Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor
 
 // header is that of one request. It is the request's own: a transport of the caller's
 // may add to it.
-func (s *sending) header() http.Header {
+func (s *sending) header(ctx context.Context) http.Header {
 	header := maps.Clone(s.client.header)
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(header)) // where there is a span
 	if s.call.Jar != nil && !s.call.Fresh && !s.call.Jar.Empty() {
 		header["Cookie"] = []string{s.call.Jar.Header()}
 	}
@@ -237,7 +266,7 @@ func (s *sending) read(response *http.Response) error {
 			s.last.body = nil // no words that a person could read
 		}
 	case s.call.NoReply:
-		_, err = io.Copy(io.Discard, io.LimitReader(body, s.client.config.MaxReplyBytes))
+		s.passed, err = io.Copy(io.Discard, io.LimitReader(body, s.client.config.MaxReplyBytes))
 	case encoded:
 		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", encoding))
 	default:

@@ -149,6 +149,17 @@ func (j *Journal) Left() []Session {
 	})
 }
 
+// Count is how many sessions are noted as open, and how many of them nobody is about to
+// close.
+func (j *Journal) Count() (open, left int) {
+	if j == nil {
+		return 0, 0
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.open), len(j.left)
+}
+
 // Trim ends the oldest of those left that are more than so many, and returns them.
 func (j *Journal) Trim(most int) []Session {
 	left := j.Left()

@@ -126,7 +126,7 @@ func (s *soak) open() (err error) {
 		EpisodeTimeout: time.Minute,
 		CleanupTimeout: 10 * time.Second,
 		Journal:        s.journal,
-		CloseFailed:    func(episode.Server) { s.closesFailed.Add(1) },
+		Observer:       episode.Observer{CloseFailed: func(episode.Server) { s.closesFailed.Add(1) }},
 	})
 	return err
 }

@@ -1,7 +1,10 @@
 package telemetry
 
 import (
+	"context"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -9,36 +12,75 @@ import (
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
+	"example.com/turn/observe"
 )
 
 // Metrics are the counters of one server. They are safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
-	episodes *prometheus.CounterVec
-	inFlight prometheus.Gauge
-	closes   *prometheus.CounterVec
+
+	requests     prometheus.Gauge
+	requestBytes *prometheus.CounterVec
+
+	episodes      *prometheus.CounterVec
+	redispatches  prometheus.Counter
+	waiting       prometheus.Gauge
+	waits         prometheus.Histogram
+	episodesTook  *prometheus.HistogramVec
+	closesFailed  *prometheus.CounterVec
+	callsTook     *prometheus.HistogramVec
+	callsInFlight *prometheus.GaugeVec
+	resends       *prometheus.CounterVec
+	callBytes     *prometheus.CounterVec
+}
+
+// Durations are from milliseconds to the six hours that an episode may take. Who scrapes
+// native histograms gets ten buckets between any two of these.
+var buckets = []float64{
+	.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 2 * 60, 5 * 60, 10 * 60, 30 * 60, 3600, 2 * 3600, 4 * 3600, 6 * 3600,
 }
 
 // New makes counters that stand at zero, beside those of the Go runtime and of the
 // process.
 func New() *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		episodes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "turn_episodes_total",
-			Help: "Attempts that ended, by outcome (result, masked, failure) and, for failures, by stage and kind.",
-		}, []string{"outcome", "stage", "kind"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "turn_requests_in_flight",
-			Help: "Requests to /run under way, those that wait for admission or for their next attempt included.",
-		}),
-		closes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "turn_closes_failed_total",
-			Help: "Closes that failed for good, by server: the session may still be open there.",
-		}, []string{"server"}),
-	}
-	m.registry.MustRegister(m.episodes, m.inFlight, m.closes, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	m.requests = m.gauge("turn_requests_in_flight", "Requests to /run under way, those that wait for admission or for their next attempt included.")
+	m.requestBytes = m.counter("turn_request_bytes_total", "Bytes of the bodies of /run, by direction (received, sent).", "direction")
+	m.episodes = m.counter("turn_episodes_total", "Attempts that ended, by outcome (result, masked, failure) and, for failures, by stage and kind.", "outcome", "stage", "kind")
+	m.redispatches = m.counter("turn_redispatches_total", "Attempts that followed a failed one of the same request.").WithLabelValues()
+	m.waiting = m.gauge("turn_episodes_waiting", "Attempts that wait for admission.")
+	m.waits = m.histogram("turn_admission_wait_seconds", "How long attempts waited for admission that had to.").WithLabelValues().(prometheus.Histogram)
+	m.episodesTook = m.histogram("turn_episode_duration_seconds", "How long attempts took, their wait for admission and their closes included, by outcome.", "outcome")
+	m.closesFailed = m.counter("turn_closes_failed_total", "Closes that failed for good, by server: the session may still be open there.", "server")
+	m.callsTook = m.histogram("turn_call_duration_seconds", "How long calls took, all that was sent again included, by call and outcome (success, refused, broken).", "call", "outcome")
+	m.callsInFlight = m.gauges("turn_calls_in_flight", "Calls under way, by call.", "call")
+	m.resends = m.counter("turn_resends_total", "How often calls were sent again, by call.", "call")
+	m.callBytes = m.counter("turn_call_bytes_total", "Bytes of the bodies of calls, by call and direction (sent, received).", "call", "direction")
 	return m
+}
+
+func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	m.registry.MustRegister(c)
+	return c
+}
+
+func (m *Metrics) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	m.registry.MustRegister(g)
+	return g
+}
+
+func (m *Metrics) gauge(name, help string) prometheus.Gauge {
+	return m.gauges(name, help).WithLabelValues()
+}
+
+func (m *Metrics) histogram(name, help string, labels ...string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160}, labels)
+	m.registry.MustRegister(h)
+	return h
 }
 
 // Handler answers a scrape.
@@ -48,20 +90,57 @@ func (m *Metrics) Handler() http.Handler {
 
 // Began counts a request as in flight until the returned function is called.
 func (m *Metrics) Began() (ended func()) {
-	m.inFlight.Inc()
-	return m.inFlight.Dec
+	m.requests.Inc()
+	return m.requests.Dec
 }
 
-// Attempted counts an attempt.
-func (m *Metrics) Attempted(reply *episode.Reply) {
+// Received counts the bytes of a request's body, Sent those of its reply's.
+func (m *Metrics) Received(bytes int) { m.requestBytes.WithLabelValues("received").Add(float64(bytes)) }
+
+// Sent is beside [Metrics.Received].
+func (m *Metrics) Sent(bytes int) { m.requestBytes.WithLabelValues("sent").Add(float64(bytes)) }
+
+// Redispatched counts an attempt that follows a failed one.
+func (m *Metrics) Redispatched() { m.redispatches.Inc() }
+
+// Journal has a scrape say how many sessions a driver's journal has noted, and how many
+// of them nobody is about to close.
+func (m *Metrics) Journal(noted func() (open, left int)) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "turn_journal_sessions", Help: "Sessions that the journal has as open."}, func() float64 {
+			open, _ := noted()
+			return float64(open)
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "turn_journal_sessions_left", Help: "Those of them that were left open, and are closed when their server lets them be."}, func() float64 {
+			_, left := noted()
+			return float64(left)
+		}),
+	)
+}
+
+// Observer is what tells of a driver.
+func (m *Metrics) Observer() episode.Observer {
+	return episode.Observer{Attempt: m.attempt, Waits: m.wait, Calls: m.call, CloseFailed: m.closeFailed}
+}
+
+func (m *Metrics) attempt(ctx context.Context, _ *episode.Request) (context.Context, func(episode.Reply)) {
+	began := time.Now()
+	return ctx, func(reply episode.Reply) {
+		outcome, stage, kind := outcomeOf(reply)
+		m.episodes.WithLabelValues(outcome, stage, kind).Inc()
+		m.episodesTook.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
+	}
+}
+
+// outcomeOf is what became of an attempt, in few words whatever servers send.
+func outcomeOf(reply episode.Reply) (outcome, stage, kind string) {
 	switch f := reply.Failure; {
 	case f != nil:
-		m.episodes.WithLabelValues("failure", string(f.Stage), kindLabel(f.Kind)).Inc()
+		return "failure", string(f.Stage), kindLabel(f.Kind)
 	case reply.Result.Masked:
-		m.episodes.WithLabelValues("masked", "", "").Inc()
-	default:
-		m.episodes.WithLabelValues("result", "", "").Inc()
+		return "masked", "", ""
 	}
+	return "result", "", ""
 }
 
 func kindLabel(kind failures.Kind) string {
@@ -71,7 +150,38 @@ func kindLabel(kind failures.Kind) string {
 	return "other"
 }
 
-// CloseFailed counts a close that failed.
-func (m *Metrics) CloseFailed(server episode.Server) {
-	m.closes.WithLabelValues(string(server)).Inc()
+func (m *Metrics) wait() (over func()) {
+	began := time.Now()
+	m.waiting.Inc()
+	return func() {
+		m.waiting.Dec()
+		m.waits.Observe(time.Since(began).Seconds())
+	}
+}
+
+func (m *Metrics) call(ctx context.Context, call observe.Call) (context.Context, func(observe.Called)) {
+	began, path := time.Now(), strings.TrimPrefix(call.What, "POST ")
+	inFlight := m.callsInFlight.WithLabelValues(path)
+	inFlight.Inc()
+	return ctx, func(called observe.Called) {
+		inFlight.Dec()
+		m.callsTook.WithLabelValues(path, callOutcome(called)).Observe(time.Since(began).Seconds())
+		m.resends.WithLabelValues(path).Add(float64(max(called.Sends-1, 0)))
+		m.callBytes.WithLabelValues(path, "sent").Add(float64(called.Sent))
+		m.callBytes.WithLabelValues(path, "received").Add(float64(called.Received))
+	}
+}
+
+func callOutcome(called observe.Called) string {
+	switch {
+	case called.Err != nil:
+		return "broken"
+	case called.Failed():
+		return "refused"
+	}
+	return "success"
+}
+
+func (m *Metrics) closeFailed(server episode.Server) {
+	m.closesFailed.WithLabelValues(string(server)).Inc()
 }
