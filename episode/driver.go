@@ -64,7 +64,7 @@ type Config struct {
 	// Roots are those whose signature makes a server's certificate good. Nil: the
 	// system's, or those of SSL_CERT_FILE.
 	Roots *x509.CertPool
-	// Observer is told of attempts, calls and closes that fail.
+	// Observer is told of attempts, calls and closes that fail. Nil: nobody is.
 	Observer Observer
 	// Logger gets one line per failed attempt and per close that failed, and what
 	// else a person should know: an agent that ran out of time, odd names in a
@@ -155,11 +155,14 @@ func NewDriver(config Config) (*Driver, error) {
 	if config.Agent.Transport == nil {
 		config.Agent.Transport = config.Transport
 	}
-	if config.Resources.Observe == nil {
-		config.Resources.Observe = config.Observer.Calls
+	if config.Observer != nil && config.Resources.Observe == nil {
+		config.Resources.Observe = config.Observer.Call
 	}
-	if config.Agent.Observe == nil {
-		config.Agent.Observe = config.Observer.Calls
+	if config.Observer != nil && config.Agent.Observe == nil {
+		config.Agent.Observe = config.Observer.Call
+	}
+	if config.Observer == nil {
+		config.Observer = Unobserved{}
 	}
 	if config.CleanupTimeout == 0 {
 		config.CleanupTimeout = DefaultCleanupTimeout

@@ -631,11 +631,11 @@ func TestACloseThatIsRefusedToTheEnd(t *testing.T) {
 				d, stop := b.driver(t, func(c *episode.Config) {
 					c.CleanupTimeout, c.Logger = budget, zerolog.New(&log)
 					c.Resources.Resend = retry.Resend{}
-					c.Observer.CloseFailed = func(server episode.Server) {
+					c.Observer = toldOfCloses{tell: func(server episode.Server) {
 						if server == episode.ResourcesServer {
 							told.Add(1)
 						}
-					}
+					}}
 				})
 				defer stop()
 				began, attempts := time.Now(), 0

@@ -86,7 +86,7 @@ func (d *Driver) logLeftOut(r *Request, err error, secrets *failures.Secrets) {
 // person finds it.
 func (d *Driver) closeFailed(server Server, idName, id string, err error) {
 	d.config.Logger.Warn().Str(idName, id).Str("reason", err.Error()).Msgf("the %s close failed", server)
-	d.config.Observer.closeFailed(server)
+	d.config.Observer.CloseFailed(server)
 }
 
 func (d *Driver) warnOfVerdict(result *Result, dropped []string) {

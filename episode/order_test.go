@@ -580,7 +580,7 @@ func TestAPanicInTheResourcesCloseCostsNoVerdict(t *testing.T) {
 	servers.Play(scripted.Script{scripted.CloseSession: {{Status: http.StatusConflict}}})
 	broken, told := configFor(servers), configFor(servers)
 	broken.Resources.Transport = panicking{on: protocol.PathCloseSession, next: http.DefaultTransport}
-	told.Observer.CloseFailed = func(episode.Server) { panic("a bug") }
+	told.Observer = toldOfCloses{tell: func(episode.Server) { panic("a bug") }}
 	for name, config := range map[string]episode.Config{"in the call": broken, "in the callback": told} {
 		if result := mustSucceed(t, newDriver(t, config).Run(t.Context(), newRequest())); result.Reward != 1 {
 			t.Errorf("%s: reward %v, want 1", name, result.Reward)
@@ -588,6 +588,14 @@ func TestAPanicInTheResourcesCloseCostsNoVerdict(t *testing.T) {
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
+
+// toldOfCloses is told of the closes that fail.
+type toldOfCloses struct {
+	episode.Unobserved
+	tell func(episode.Server)
+}
+
+func (o toldOfCloses) CloseFailed(server episode.Server) { o.tell(server) }
 
 // panicking panics on one call.
 type panicking struct {

@@ -16,7 +16,7 @@ import (
 // call under way is cut, and the closes still run, within their own limits.
 func (d *Driver) Run(ctx context.Context, r *Request) Reply {
 	began := time.Now()
-	ctx, ended := d.config.Observer.attempt(ctx, r)
+	ctx, ended := d.config.Observer.Attempt(ctx, r)
 	reply := d.run(ctx, r)
 	d.logOutcome(ctx, reply, time.Since(began))
 	ended(reply)
@@ -115,7 +115,7 @@ func (d *Driver) admit(ctx context.Context) (leave func(), err error) {
 		cancel(context.Cause(d.draining))
 	}
 	defer context.AfterFunc(d.draining, func() { cancel(context.Cause(d.draining)) })()
-	return d.admission.enter(ctx, d.config.Observer.waits)
+	return d.admission.enter(ctx, d.config.Observer.Waits)
 }
 
 // invalid is the failure of a request that a program made and that is not valid.

@@ -87,7 +87,12 @@ func (c *runCommand) run(ctx context.Context, p program) error {
 	c.Output = plan.shard.Output(c.Output)
 	w := c.newWatch(p)
 	defer w.close()
-	target, err := c.target(w.logger)
+	tracing, err := startTracing(w.logger)
+	if err != nil {
+		return usage(runHint, "%w", err)
+	}
+	defer tracing.stop()
+	target, err := c.target(tracing, w.logger)
 	if err != nil {
 		return err
 	}

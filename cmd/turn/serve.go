@@ -69,16 +69,24 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	stderr := progress.NewOutlet(p.Stderr)
 	defer stderr.Close()
 	logger := p.newLogger(p.Stderr, stderr)
+	tracing, err := startTracing(logger)
+	if err != nil {
+		return usage(serveHint, "%w", err)
+	}
+	defer tracing.stop()
 	metrics := telemetry.New()
 	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Concurrency, config.QueueTimeout = c.Concurrency, c.QueueTimeout
-	config.Observer = metrics.Observer()
+	config.Observer = tracing.observer(c.Name, metrics)
 	config.Journal = journalFolder(c.Journal)
 	driver, err := newDriver(config, serveHint)
 	if err != nil {
 		return err
 	}
 	defer driver.Close()
+	if config.Journal != "" {
+		metrics.Journal(driver.Noted)
+	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return cannotListen("--listen", err)

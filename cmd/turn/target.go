@@ -99,7 +99,7 @@ type runTarget struct {
 
 // target makes what the flags name: an embedded environment, environment servers,
 // or a resources and an agent server.
-func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
+func (c *runCommand) target(tracing *tracing, logger zerolog.Logger) (*runTarget, error) {
 	if len(c.Environment) > 0 {
 		environments, err := c.environments(c.Name, c.caFlags, int64(c.MaxReplyBytes), logger)
 		if err != nil {
@@ -127,6 +127,7 @@ func (c *runCommand) target(logger zerolog.Logger) (*runTarget, error) {
 	}
 	config := access.of(driverConfig(c.serverFlags, c.protocolFlags, logger))
 	config.Journal = c.journal()
+	config.Observer = tracing.observer(c.Name, nil)
 	driver, err := c.newDriver(config, logger)
 	if err != nil {
 		release()

@@ -60,7 +60,7 @@ func newHouse(t testing.TB, change func(*settings)) *house {
 	logger := zerolog.New(h.log).Level(zerolog.TraceLevel)
 	metrics := telemetry.New()
 	s := settings{
-		driver: episode.Config{CleanupTimeout: 20 * time.Second, Logger: logger, Observer: metrics.Observer()},
+		driver: episode.Config{CleanupTimeout: 20 * time.Second, Logger: logger, Observer: metrics},
 		server: envserver.Config{Policy: retry.Policy{MaxAttempts: 1}, Grace: 0, Logger: logger, Metrics: metrics},
 	}
 	s.driver.Resources.URL, s.driver.Resources.Name = h.ResourcesURL, "weather"

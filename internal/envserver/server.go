@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/propagation"
 
 	"example.com/turn/episode"
 	"example.com/turn/failures"
@@ -43,7 +44,7 @@ type Config struct {
 	Legacy bool
 	Rules  episode.RowRules
 	// Metrics count requests, and answer GET /metrics. They count what the driver does
-	// when that has their [telemetry.Metrics.Observer]. Nil: new ones.
+	// when they are its observer. Nil: new ones.
 	Metrics *telemetry.Metrics
 	// Token is what callers have to show (Authorization: Bearer), save those that ask
 	// whether the server is alive or ready. It is secret. "": anyone may call.
@@ -194,7 +195,8 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	reply := s.drive(episode.WithRequestID(r.Context(), id), request)
+	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	reply := s.drive(episode.WithRequestID(ctx, id), request)
 	if reply == nil {
 		// Returning would send an empty 200, which one that has closed only its
 		// half of the connection would take for the answer.

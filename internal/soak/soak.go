@@ -126,10 +126,18 @@ func (s *soak) open() (err error) {
 		EpisodeTimeout: time.Minute,
 		CleanupTimeout: 10 * time.Second,
 		Journal:        s.journal,
-		Observer:       episode.Observer{CloseFailed: func(episode.Server) { s.closesFailed.Add(1) }},
+		Observer:       closes{failed: &s.closesFailed},
 	})
 	return err
 }
+
+// closes counts those that failed for good.
+type closes struct {
+	episode.Unobserved
+	failed *atomic.Int64
+}
+
+func (c closes) CloseFailed(episode.Server) { c.failed.Add(1) }
 
 // quick re-sends and policy lose no time: what is waited for finds no faults.
 var (

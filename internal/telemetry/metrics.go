@@ -15,7 +15,8 @@ import (
 	"example.com/turn/observe"
 )
 
-// Metrics are the counters of one server. They are safe for concurrent use.
+// Metrics are the counters of one server: an [episode.Observer] of its driver. They are
+// safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -118,12 +119,8 @@ func (m *Metrics) Journal(noted func() (open, left int)) {
 	)
 }
 
-// Observer is what tells of a driver.
-func (m *Metrics) Observer() episode.Observer {
-	return episode.Observer{Attempt: m.attempt, Waits: m.wait, Calls: m.call, CloseFailed: m.closeFailed}
-}
-
-func (m *Metrics) attempt(ctx context.Context, _ *episode.Request) (context.Context, func(episode.Reply)) {
+// Attempt counts an attempt, by what becomes of it.
+func (m *Metrics) Attempt(ctx context.Context, _ *episode.Request) (context.Context, func(episode.Reply)) {
 	began := time.Now()
 	return ctx, func(reply episode.Reply) {
 		outcome, stage, kind := outcomeOf(reply)
@@ -150,7 +147,8 @@ func kindLabel(kind failures.Kind) string {
 	return "other"
 }
 
-func (m *Metrics) wait() (over func()) {
+// Waits counts a wait for admission.
+func (m *Metrics) Waits() (over func()) {
 	began := time.Now()
 	m.waiting.Inc()
 	return func() {
@@ -159,7 +157,8 @@ func (m *Metrics) wait() (over func()) {
 	}
 }
 
-func (m *Metrics) call(ctx context.Context, call observe.Call) (context.Context, func(observe.Called)) {
+// Call counts a call, by what comes of it.
+func (m *Metrics) Call(ctx context.Context, call observe.Call) (context.Context, func(observe.Called)) {
 	began, path := time.Now(), strings.TrimPrefix(call.What, "POST ")
 	inFlight := m.callsInFlight.WithLabelValues(path)
 	inFlight.Inc()
@@ -182,6 +181,7 @@ func callOutcome(called observe.Called) string {
 	return "success"
 }
 
-func (m *Metrics) closeFailed(server episode.Server) {
+// CloseFailed counts a close that failed.
+func (m *Metrics) CloseFailed(server episode.Server) {
 	m.closesFailed.WithLabelValues(string(server)).Inc()
 }
