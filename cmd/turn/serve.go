@@ -93,7 +93,7 @@ func (c *serveCommand) run(ctx context.Context, p program) error {
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	c.logStart(logger, listener.Addr(), door, driver, policy)
+	c.logStart(logger.With().Bool("traces", tracing.provider != nil).Logger(), listener.Addr(), door, driver, policy)
 	ready, stopClosing := driver.KeepClosingLeft(ctx)
 	defer stopClosing()
 	err = envserver.New(envserver.Config{
