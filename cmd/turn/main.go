@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+	"github.com/willabides/kongplete"
 
 	"example.com/turn/internal/progress"
 	"example.com/turn/servers/environments"
@@ -41,7 +42,9 @@ type program struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+
 	logFlags
+	model *kong.Application // what its arguments are
 }
 
 // commands are the command line.
@@ -55,6 +58,9 @@ type commands struct {
 	Demo      demoCommand      `cmd:"" help:"Serve an embedded task environment: a resources and an agent server."`
 	Check     checkCommand     `cmd:"" help:"Check a live server against the session contract."`
 	Version   versionCommand   `cmd:"" help:"Print the version."`
+
+	Completion completionCommand `cmd:"" help:"Print what has a shell complete this program's arguments."`
+	Man        manCommand        `cmd:"" help:"Print the manual page."`
 }
 
 // A command is what kong has found in the arguments.
@@ -110,6 +116,7 @@ func (p program) dispatch() error {
 	if !ok {
 		return fmt.Errorf("command %q does nothing", parsed.Command())
 	}
+	p.model = parsed.Model
 	p.logFlags = parsed.Model.Target.Addr().Interface().(*commands).logFlags
 	return selected.run(context.Background(), p)
 }
@@ -175,6 +182,10 @@ func (p program) parseWith(cli *commands, options ...kong.Option) (parsed *kong.
 	}, options...)...)
 	if err != nil {
 		return nil, false, fmt.Errorf("the command line's own definition: %w", err)
+	}
+	kongplete.Complete(parser) // what a shell asks for while its user types
+	if helped {
+		return nil, true, nil
 	}
 	parsed, err = parser.Parse(p.Args)
 	if helped {
