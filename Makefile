@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help build test lint fuzz full soak bench
+.PHONY: help build test lint fuzz full soak bench release
 
 help: ## Show what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ BENCHJSON ?= bench.json
 
 bench: ## Measure what driving costs beside the servers, against the floor (needs Linux), and write BENCHJSON (bench.json)
 	go run ./internal/bench -json $(BENCHJSON)
+
+release: ## Build what is released of this commit into dist: static, for Linux on amd64 and arm64, with a bill of materials
+	./.ci/release
 
 SOAKTIME ?= 10m
 

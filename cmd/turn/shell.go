@@ -2,8 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"io"
 )
 
 type completionCommand struct {
@@ -17,28 +16,24 @@ func (completionCommand) Help() string {
     turn completion fish > ~/.config/fish/completions/turn.fish`
 }
 
-// completions are what shells run at their start, by the shell. The program itself
-// completes what is typed when it is called with COMP_LINE.
+// completions are what shells run at their start, by the shell. The program itself, which
+// has to be on the PATH, completes what is typed when it is called with COMP_LINE.
 var completions = map[string]string{
-	"bash": `complete -o default -o bashdefault -C %[1]q turn
+	"bash": `complete -o default -o bashdefault -C turn turn
 `,
 	"zsh": `autoload -U +X bashcompinit && bashcompinit
-complete -o default -o bashdefault -C %[1]q turn
+complete -o default -o bashdefault -C turn turn
 `,
 	"fish": `function __complete_turn
     set -lx COMP_LINE (commandline -cp)
     test -z (commandline -ct); and set COMP_LINE "$COMP_LINE "
-    %[1]q
+    turn
 end
 complete -c turn -a "(__complete_turn)"
 `,
 }
 
 func (c *completionCommand) run(_ context.Context, p program) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(p.Stdout, completions[c.Shell], self)
+	_, err := io.WriteString(p.Stdout, completions[c.Shell])
 	return err
 }
