@@ -57,6 +57,7 @@ type commands struct {
 	Aggregate aggregateCommand `cmd:"" help:"Join the outputs of several runs, such as shards."`
 	Demo      demoCommand      `cmd:"" help:"Serve an embedded task environment: a resources and an agent server."`
 	Check     checkCommand     `cmd:"" help:"Check a live server against the session contract."`
+	Ready     readyCommand     `cmd:"" help:"Ask an environment server whether it takes episodes."`
 	Version   versionCommand   `cmd:"" help:"Print the version."`
 
 	Completion completionCommand `cmd:"" help:"Print what has a shell complete this program's arguments."`

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"example.com/turn/internal/pool"
+)
+
+type readyCommand struct {
+	URL     string        `arg:"" optional:"" help:"Base URL of the environment server (default: where the one listens that TURN_LISTEN is for, or would without it)."`
+	Timeout time.Duration `help:"How long it may take to answer." default:"3s"`
+	caFlags
+}
+
+func (readyCommand) Help() string {
+	return `Asks an environment server whether it takes episodes, as a probe does where there is no curl, such as a container of nothing but turn. Example:
+
+    turn ready http://127.0.0.1:8002
+
+Exit status: 0 it does; 1 it is starting or draining, or does not answer; 2 usage.`
+}
+
+// ownAddress is where turn serve listens that has the environment of this process.
+func ownAddress() string {
+	host, port, err := net.SplitHostPort(os.Getenv("TURN_LISTEN"))
+	switch {
+	case err != nil:
+		return "127.0.0.1:8002"
+	case host == "" || host == "0.0.0.0":
+		host = "127.0.0.1"
+	case host == "::":
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func (c *readyCommand) run(ctx context.Context, p program) error {
+	roots, err := c.roots()
+	if err != nil {
+		return usage("turn ready --help", "%w", err)
+	}
+	if c.URL == "" {
+		c.URL = "http://" + ownAddress()
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.URL, "/")+"/readyz", nil)
+	if err != nil {
+		return usage("turn ready --help", "%w", err)
+	}
+	response, err := pool.Trusting(roots).RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w", c.URL, err)
+	}
+	defer func() { _ = response.Body.Close() }() // it was only read
+	said, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s is not ready: status %d: %s", c.URL, response.StatusCode, said)
+	}
+	return err
+}
