@@ -1,5 +1,10 @@
 package failures
 
+import (
+	"maps"
+	"slices"
+)
+
 // A Stage is the part of an episode in which it failed.
 type Stage string
 
@@ -67,6 +72,9 @@ var registered = map[Kind]bool{
 	SessionLost: true, SessionExpired: true, SessionReleaseFailed: true,
 	Cancelled: true, KillShaped: true, Shutdown: true, PersistenceFailed: true, CohortIncomplete: true,
 }
+
+// Kinds are the registered kinds, sorted.
+func Kinds() []Kind { return slices.Sorted(maps.Keys(registered)) }
 
 // Registered reports whether the kind is in the list above.
 func (k Kind) Registered() bool { return registered[k] }

@@ -108,3 +108,29 @@ func TestTheDashboardShowsWhatThereIs(t *testing.T) {
 		}
 	}
 }
+
+// docs/operating.md has each metric of turn's own, and no other.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for name := range labelsOf(t) {
+		if strings.HasPrefix(name, "turn_") {
+			there[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), "_sum")] = true
+		}
+	}
+	said := map[string]bool{}
+	for _, name := range regexp.MustCompile("\\bturn_[a-z_]+[a-z]").FindAllString(string(text), -1) {
+		said[name] = true
+		if !there[name] {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+	for name := range there {
+		if !said[name] {
+			t.Errorf("%s is not documented", name)
+		}
+	}
+}
