@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,15 @@ type Metrics struct {
 	callsInFlight *prometheus.GaugeVec
 	resends       *prometheus.CounterVec
 	callBytes     *prometheus.CounterVec
+	calls         sync.Map // the counters of each call, by what it is
+}
+
+// callCounters are the counters of one call, which are looked up once.
+type callCounters struct {
+	inFlight       prometheus.Gauge
+	took           map[string]prometheus.Observer // by outcome
+	resends        prometheus.Counter
+	sent, received prometheus.Counter
 }
 
 // Durations are from milliseconds to the six hours that an episode may take. Who scrapes
@@ -159,26 +169,51 @@ func (m *Metrics) Waits() (over func()) {
 
 // Call counts a call, by what comes of it.
 func (m *Metrics) Call(ctx context.Context, call observe.Call) (context.Context, func(observe.Called)) {
-	began, path := time.Now(), strings.TrimPrefix(call.What, "POST ")
-	inFlight := m.callsInFlight.WithLabelValues(path)
-	inFlight.Inc()
+	began, c := time.Now(), m.countersOf(call)
+	c.inFlight.Inc()
 	return ctx, func(called observe.Called) {
-		inFlight.Dec()
-		m.callsTook.WithLabelValues(path, callOutcome(called)).Observe(time.Since(began).Seconds())
-		m.resends.WithLabelValues(path).Add(float64(max(called.Sends-1, 0)))
-		m.callBytes.WithLabelValues(path, "sent").Add(float64(called.Sent))
-		m.callBytes.WithLabelValues(path, "received").Add(float64(called.Received))
+		c.inFlight.Dec()
+		c.took[outcomeOfCall(called)].Observe(time.Since(began).Seconds())
+		c.resends.Add(float64(max(called.Sends-1, 0)))
+		c.sent.Add(float64(called.Sent))
+		c.received.Add(float64(called.Received))
 	}
 }
 
-func callOutcome(called observe.Called) string {
+func (m *Metrics) countersOf(call observe.Call) *callCounters {
+	if known, ok := m.calls.Load(call.What); ok {
+		return known.(*callCounters)
+	}
+	path := strings.TrimPrefix(call.What, "POST ")
+	c := &callCounters{
+		inFlight: m.callsInFlight.WithLabelValues(path),
+		took:     map[string]prometheus.Observer{},
+		resends:  m.resends.WithLabelValues(path),
+		sent:     m.callBytes.WithLabelValues(path, "sent"),
+		received: m.callBytes.WithLabelValues(path, "received"),
+	}
+	for _, outcome := range []string{success, refused, broken} {
+		c.took[outcome] = m.callsTook.WithLabelValues(path, outcome)
+	}
+	m.calls.Store(call.What, c)
+	return c
+}
+
+// What a call may come to.
+const (
+	success = "success"
+	refused = "refused"
+	broken  = "broken" // no reply, or none that counts
+)
+
+func outcomeOfCall(called observe.Called) string {
 	switch {
 	case called.Err != nil:
-		return "broken"
+		return broken
 	case called.Failed():
-		return "refused"
+		return refused
 	}
-	return "success"
+	return success
 }
 
 // CloseFailed counts a close that failed.
