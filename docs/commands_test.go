@@ -150,7 +150,7 @@ func TestWhatThePagesPrintWorks(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("there is no python3 here")
 	}
-	for _, page := range []string{"operating.md", "troubleshooting.md"} {
+	for _, page := range []string{"getting-started.md", "operating.md", "scale.md", "troubleshooting.md"} {
 		t.Run(page, func(t *testing.T) {
 			text, err := os.ReadFile(page)
 			if err != nil {

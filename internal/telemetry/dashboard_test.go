@@ -122,7 +122,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		}
 	}
 	said := map[string]bool{}
-	for _, name := range regexp.MustCompile("\\bturn_[a-z_]+[a-z]").FindAllString(string(text), -1) {
+	for _, name := range regexp.MustCompile(`\bturn_[a-z_]+[a-z]`).FindAllString(string(text), -1) {
 		said[name] = true
 		if !there[name] {
 			t.Errorf("there is no metric %s", name)
