@@ -198,7 +198,7 @@ func TestServeTraces(t *testing.T) {
 			wantCalls(t, received, servers, episodes)
 			verify := received.named("POST /verify")[0]
 			wantSpan(t, verify, span{Name: "POST /verify", Trace: caller, Parent: failed.ID, Kind: otlp.Span_SPAN_KIND_CLIENT, Status: otlp.Status_STATUS_CODE_ERROR, Message: "refused"}, nil, map[string]any{
-				"http.request.method": "POST", "peer.service": "resources server", "turn.stage": "verification",
+				"nemo.gym.rollout.id": "7-0", "http.request.method": "POST", "peer.service": "resources server", "turn.stage": "verification",
 				"http.response.status_code": int64(503), "http.request.resend_count": int64(1),
 				"http.request.body.size": verify.Attributes["http.request.body.size"], "http.response.body.size": verify.Attributes["http.response.body.size"],
 			})

@@ -25,10 +25,13 @@ func NewTracer(provider trace.TracerProvider, server string) *Tracer {
 	return &Tracer{tracer: provider.Tracer("example.com/turn"), server: server}
 }
 
+type rolloutKey struct{}
+
 // Attempt makes the span of an attempt.
 func (t *Tracer) Attempt(ctx context.Context, r *episode.Request) (context.Context, func(episode.Reply)) {
-	ctx, span := t.tracer.Start(ctx, "episode", trace.WithAttributes(
-		attribute.String("nemo.gym.rollout.id", r.EpisodeID.CaptureKey()),
+	rollout := attribute.String("nemo.gym.rollout.id", r.EpisodeID.CaptureKey())
+	ctx, span := t.tracer.Start(context.WithValue(ctx, rolloutKey{}, rollout), "episode", trace.WithAttributes(
+		rollout,
 		attribute.String("nemo.gym.server.name", t.server),
 		attribute.String("nemo.gym.server.type", "environment_servers"),
 		attribute.String("turn.taskset", r.TaskID.Taskset),
@@ -53,6 +56,9 @@ func (t *Tracer) Call(ctx context.Context, call observe.Call) (context.Context, 
 		attribute.String("peer.service", call.Server),
 		attribute.String("turn.stage", string(call.Stage)),
 	))
+	if rollout, known := ctx.Value(rolloutKey{}).(attribute.KeyValue); known { // it is none of what was left open
+		span.SetAttributes(rollout)
+	}
 	return ctx, func(called observe.Called) {
 		span.SetAttributes(attribute.Int64("http.request.body.size", called.Sent), attribute.Int64("http.response.body.size", called.Received))
 		if called.Status > 0 {
