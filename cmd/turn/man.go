@@ -35,7 +35,7 @@ func manual(app *kong.Application) string {
 	m.line(".SH DESCRIPTION")
 	m.text(about)
 	m.line(".SH COMMANDS")
-	for _, command := range app.Children {
+	for _, command := range app.Leaves(true) {
 		m.command(command)
 	}
 	m.line(".SH FLAGS OF ALL COMMANDS")

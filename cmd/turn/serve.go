@@ -38,6 +38,10 @@ func (serveCommand) Help() string {
     turn demo weather
     turn serve --resources http://127.0.0.1:9001 --agent http://127.0.0.1:9002 --tool-transport direct_http
 
+As an environment server of a NeMo Gym run that is up:
+
+    turn serve --gym-head http://127.0.0.1:11000 --name weather_env
+
 With a token and TLS, for callers on other machines:
 
     turn serve --listen 0.0.0.0:8002 --auth-token-file token --tls-cert cert.pem --tls-key key.pem --resources … --agent …
