@@ -89,26 +89,6 @@ func TestAResponseHasItsSize(t *testing.T) {
 	}
 }
 
-// What would only be found out after minutes is said at the start.
-func TestOptionsAreChecked(t *testing.T) {
-	for _, test := range []struct {
-		options options
-		want    string // the beginning; "": nothing is wrong
-	}{
-		{options{rounds: 1}, ""},
-		{options{rounds: 1, only: "sockets"}, ""},
-		{options{rounds: 1, json: filepath.Join(t.TempDir(), "bench.json")}, ""},
-		{options{rounds: 0}, "-rounds must be at least 1"},
-		{options{rounds: 1, only: "sokets"}, "-only: no figure has \"sokets\" in its name:\n  latency: "},
-		{options{rounds: 1, json: filepath.Join(t.TempDir(), "no", "bench.json")}, "-json: open "},
-	} {
-		err := test.options.check()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasPrefix(err.Error(), test.want)) {
-			t.Errorf("%+v: got %v, want %q", test.options, err, test.want)
-		}
-	}
-}
-
 // Each figure is measured by one experiment, and each experiment's figures are printed.
 func TestEveryFigureIsMeasured(t *testing.T) {
 	measured := map[*figure]int{}

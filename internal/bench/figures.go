@@ -131,7 +131,7 @@ func measure(ctx context.Context, o options) (err error) {
 	b.turn = filepath.Join(b.dir, "turn")
 	fmt.Fprintln(os.Stderr, "building turn")
 	if err := b.build(ctx); err != nil {
-		return fmt.Errorf("building turn, which is done in the project's folder: %w", err)
+		return err
 	}
 	if err := b.writeDatasets(); err != nil {
 		return err
