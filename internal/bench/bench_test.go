@@ -106,3 +106,53 @@ func TestEveryFigureIsMeasured(t *testing.T) {
 		t.Errorf("%d figures are measured, and %d printed", len(measured), len(figures))
 	}
 }
+
+// What could be found out only at the end of seven minutes is found out before.
+func TestArgumentsAreCheckedBeforeAnythingIsMeasured(t *testing.T) {
+	dir := t.TempDir()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-rounds", "0"}, "-rounds 0"},
+		{[]string{"-rounds", "-1"}, "-rounds -1"},
+		{[]string{"-rounds", "x"}, "-h lists"},
+		{[]string{"-only", "nothing"}, latency.name},
+		{[]string{"-json", filepath.Join(dir, "missing", "bench.json")}, "-json"},
+		{[]string{"-json", dir}, "-json"},
+		{[]string{"-short", "more"}, `"more"`},
+		{[]string{"stub"}, `"stub"`},
+	} {
+		if _, err := parse(test.args); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v, want %q in it", test.args, err, test.want)
+		}
+	}
+	file := filepath.Join(dir, "bench.json")
+	o, err := parse([]string{"-short", "-only", "sockets", "-json", file})
+	if err != nil || !o.short || o.only != "sockets" || o.json != file || o.rounds != 5 {
+		t.Errorf("got %+v, %v", o, err)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("looking whether the file can be written has left it there: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parse([]string{"-json", file}); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(file); string(text) != "before" || err != nil {
+		t.Errorf("the figures of the last time are now %q, %v", text, err)
+	}
+}
+
+func TestTooFewDescriptorsAreSaidAtOnce(t *testing.T) {
+	b := &bench{options: options{only: waitingMemory.name}, sizes: sizes{waiting: 1 << 29}}
+	if err := b.enoughDescriptors(); err == nil || !strings.Contains(err.Error(), "ulimit") {
+		t.Errorf("got %v", err)
+	}
+	b.only = latency.name
+	if err := b.enoughDescriptors(); err != nil {
+		t.Errorf("one episode after the other: %v", err)
+	}
+}

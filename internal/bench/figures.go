@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"example.com/turn/retry"
@@ -93,20 +94,21 @@ type bench struct {
 
 // An experiment is what is measured together.
 type experiment struct {
-	figures []*figure
-	run     func(*bench, context.Context) ([]reading, error)
+	figures     []*figure
+	run         func(*bench, context.Context) ([]reading, error)
+	descriptors func(sizes) int // that one of its processes needs; nil: hardly any
 }
 
 var experiments = []experiment{
-	{[]*figure{latency}, (*bench).oneByOne},
-	{[]*figure{throughput, cpuSmall, stubCapacity}, (*bench).inParallel},
-	{[]*figure{manyInFlight, manyOfFloor}, (*bench).manyAtOnce},
-	{[]*figure{runCPU, runWall, journalCPU, journalWall}, (*bench).datasetRun},
-	{[]*figure{cpuLarge, allocations, copies}, (*bench).largeBodies},
-	{[]*figure{waitingMemory, endingMemory, waitingCPU}, (*bench).waitingEpisodes},
-	{[]*figure{rowsCPU, rowsWall, rowsCopied}, (*bench).preparation},
-	{[]*figure{sockets}, (*bench).socketsOpened},
-	{[]*figure{generator}, (*bench).loadGenerator},
+	{[]*figure{latency}, (*bench).oneByOne, nil},
+	{[]*figure{throughput, cpuSmall, stubCapacity}, (*bench).inParallel, nil},
+	{[]*figure{manyInFlight, manyOfFloor}, (*bench).manyAtOnce, func(s sizes) int { return s.many }},
+	{[]*figure{runCPU, runWall, journalCPU, journalWall}, (*bench).datasetRun, nil},
+	{[]*figure{cpuLarge, allocations, copies}, (*bench).largeBodies, nil},
+	{[]*figure{waitingMemory, endingMemory, waitingCPU}, (*bench).waitingEpisodes, func(s sizes) int { return 2 * s.waiting }},
+	{[]*figure{rowsCPU, rowsWall, rowsCopied}, (*bench).preparation, nil},
+	{[]*figure{sockets}, (*bench).socketsOpened, nil},
+	{[]*figure{generator}, (*bench).loadGenerator, nil},
 }
 
 func (e experiment) has(name string) bool {
@@ -118,11 +120,24 @@ func (e experiment) has(name string) bool {
 	return false
 }
 
+// chosen are the experiments of which a figure has a text in its name.
+func chosen(text string) (found []experiment) {
+	for _, e := range experiments {
+		if e.has(text) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
 // measure measures everything, round by round, and prints it.
 func measure(ctx context.Context, o options) (err error) {
 	b := &bench{options: o, sizes: fullSizes}
 	if o.short {
 		b.sizes, b.rounds = shortSizes, 1
+	}
+	if err := b.enoughDescriptors(); err != nil {
+		return err
 	}
 	if b.dir, err = os.MkdirTemp("", "turn-bench-"); err != nil {
 		return err
@@ -140,10 +155,7 @@ func measure(ctx context.Context, o options) (err error) {
 	readings := map[*figure][]reading{}
 	for round := range b.rounds {
 		b.odd = round%2 == 1
-		for _, e := range experiments {
-			if !e.has(o.only) {
-				continue
-			}
+		for _, e := range chosen(o.only) {
 			fmt.Fprintf(os.Stderr, "round %d of %d, after %s: %s\n", round+1, b.rounds, time.Since(began).Round(time.Second), e.figures[0].name)
 			found, err := e.run(b, ctx)
 			if err != nil {
@@ -155,6 +167,27 @@ func measure(ctx context.Context, o options) (err error) {
 		}
 	}
 	return b.report(os.Stdout, readings)
+}
+
+// enoughDescriptors says at once what would otherwise be two minutes of waiting for
+// episodes that have failed. The limit is the one that cannot be raised from inside: Go
+// has done that.
+func (b *bench) enoughDescriptors() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	const besides = 100
+	need, most := 0, ""
+	for _, e := range chosen(b.only) {
+		if e.descriptors != nil && e.descriptors(b.sizes)+besides > need {
+			need, most = e.descriptors(b.sizes)+besides, e.figures[0].name
+		}
+	}
+	if uint64(need) > limit.Cur {
+		return fmt.Errorf("%s: it takes %d descriptors, and the limit is %d: raise it (ulimit -Hn), or choose others by -only, or -short", most, need, limit.Cur)
+	}
+	return nil
 }
 
 func (b *bench) build(ctx context.Context) error {
