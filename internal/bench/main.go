@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 )
 
 func main() {
@@ -48,10 +49,16 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	return measure(ctx, o)
+	err = measure(ctx, o)
+	if err != nil && ctx.Err() != nil { // what was broken off has nothing to say
+		return errInterrupted
+	}
+	return err
 }
+
+var errInterrupted = errors.New("interrupted, no figures were written")
 
 type options struct {
 	rounds int
