@@ -147,8 +147,10 @@ var (
 // Every command that a page prints is typed, in the page's order, as it is printed save
 // for the ports.
 func TestWhatThePagesPrintWorks(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("there is no python3 here")
+	for _, program := range []string{"python3", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("there is no %s here", program)
+		}
 	}
 	for _, page := range []string{"getting-started.md", "operating.md", "scale.md", "troubleshooting.md"} {
 		t.Run(page, func(t *testing.T) {
