@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/turn/internal/envclient"
 	"example.com/turn/internal/pool"
 )
 
@@ -42,18 +43,22 @@ func ownAddress() string {
 }
 
 func (c *readyCommand) run(ctx context.Context, p program) error {
-	roots, err := c.roots()
-	if err != nil {
-		return usage("turn ready --help", "%w", err)
-	}
+	const hint = "turn ready --help"
 	if c.URL == "" {
 		c.URL = "http://" + ownAddress()
+	}
+	if err := (envclient.Config{URL: c.URL}).Validate(); err != nil {
+		return usage(hint, "%w", err)
+	}
+	roots, err := c.roots()
+	if err != nil {
+		return usage(hint, "%w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.URL, "/")+"/readyz", nil)
 	if err != nil {
-		return usage("turn ready --help", "%w", err)
+		return usage(hint, "%w", err)
 	}
 	response, err := pool.Trusting(roots).RoundTrip(request)
 	if err != nil {
