@@ -63,8 +63,12 @@ func (e *embedded) serve(server *http.Server, listener net.Listener) {
 	}
 }
 
-func (e *embedded) resourcesURL() string { return "http://" + dialable(e.resourcesListener.Addr()) }
-func (e *embedded) agentURL() string     { return "http://" + dialable(e.agentListener.Addr()) }
+func (e *embedded) resourcesURL() string {
+	return "http://" + httpserve.Dialable(e.resourcesListener.Addr().String())
+}
+func (e *embedded) agentURL() string {
+	return "http://" + httpserve.Dialable(e.agentListener.Addr().String())
+}
 
 // embeddedGrace is how long requests under way have when the servers stop, and then
 // the release of what they hold.

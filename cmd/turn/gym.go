@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"example.com/turn/internal/gymconfig"
+	"example.com/turn/internal/pool"
 )
 
 // gymFlags say where the configuration of a NeMo Gym run is. What it says of the
@@ -72,8 +73,9 @@ func (f gymFlags) config() (config *gymconfig.Config, name string, err error) {
 func (f gymFlags) fromHead() (*gymconfig.Config, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), headTimeout)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	config, err := gymconfig.FromHead(ctx, client, f.GymHead)
+	transport := pool.General(nil)
+	defer transport.CloseIdleConnections()
+	config, err := gymconfig.FromHead(ctx, &http.Client{Transport: transport}, f.GymHead)
 	if err != nil {
 		return nil, "", &exitError{status: exitFailed, err: fmt.Errorf("the configuration of NeMo Gym: %w", err), hint: "--gym-head with the address of a head server that is up, such as http://127.0.0.1:11000"}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"example.com/turn/internal/envclient"
+	"example.com/turn/internal/httpserve"
 	"example.com/turn/internal/pool"
 )
 
@@ -30,16 +31,11 @@ Exit status: 0 it does; 1 it is starting or draining, or does not answer; 2 usag
 
 // ownAddress is where turn serve listens that has the environment of this process.
 func ownAddress() string {
-	host, port, err := net.SplitHostPort(os.Getenv("TURN_LISTEN"))
-	switch {
-	case err != nil:
+	listen := os.Getenv("TURN_LISTEN")
+	if _, _, err := net.SplitHostPort(listen); err != nil {
 		return "127.0.0.1:8002"
-	case host == "" || host == "0.0.0.0":
-		host = "127.0.0.1"
-	case host == "::":
-		host = "::1"
 	}
-	return net.JoinHostPort(host, port)
+	return httpserve.Dialable(listen)
 }
 
 func (c *readyCommand) run(ctx context.Context, p program) error {

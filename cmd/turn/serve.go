@@ -148,7 +148,7 @@ func (c *serveCommand) policy() (retry.Policy, error) {
 
 // logStart says where the server is and every limit that is in force.
 func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, door door, driver *episode.Driver, policy retry.Policy) {
-	event := logger.Info().Str("address", dialable(address)).Str("name", c.Name)
+	event := logger.Info().Str("address", httpserve.Dialable(address.String())).Str("name", c.Name)
 	if c.Concurrency == 0 {
 		event.Str("concurrency", "no limit")
 	} else {
@@ -162,19 +162,4 @@ func (c *serveCommand) logStart(logger zerolog.Logger, address net.Addr, door do
 		logger.Info().Int("num_workers", c.gym.Workers).Msg("one process serves all that NeMo Gym would have so many serve")
 	}
 	door.warn(logger, address)
-}
-
-// dialable is a listener's address as a client on this machine can dial it: one
-// that listens on every interface is reached on loopback.
-func dialable(address net.Addr) string {
-	tcp, ok := address.(*net.TCPAddr)
-	if !ok || !tcp.IP.IsUnspecified() {
-		return address.String()
-	}
-	loopback := *tcp
-	loopback.IP = net.IPv6loopback
-	if tcp.IP.To4() != nil {
-		loopback.IP = net.IPv4(127, 0, 0, 1)
-	}
-	return loopback.String()
 }

@@ -7,12 +7,12 @@ import (
 	"maps"
 	"math"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"example.com/turn/internal/httpserve"
 	"example.com/turn/protocol"
 )
 
@@ -201,24 +201,7 @@ func (b *block) server(key, kind string) Server {
 		ref.fault("name", fmt.Errorf("%q has no host and port: NeMo Gym gives it some when it starts, and its head server tells them", name))
 		return Server{Name: name}
 	}
-	return Server{Name: name, URL: "http://" + dialable(address)}
-}
-
-// dialable is where a client reaches who listens at an address: one that listens
-// everywhere is reached on this machine.
-func dialable(address string) string {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	ip, err := netip.ParseAddr(host)
-	switch {
-	case err != nil || !ip.IsUnspecified():
-		return address
-	case ip.Is4():
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return net.JoinHostPort("::1", port)
+	return Server{Name: name, URL: "http://" + httpserve.Dialable(address)}
 }
 
 // captures reports whether token ids of an agent's model calls are captured: where it
