@@ -8,36 +8,27 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"example.com/turn/internal/testprogram"
 )
 
 // programs is the folder that has turn in it.
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "turn-docs")
-	if err == nil {
-		programs = dir
-		build := exec.Command("go", "build", "-o", filepath.Join(dir, "turn"), "../cmd/turn")
-		build.Stderr = os.Stderr
-		err = build.Run()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cannot build turn:", err)
-		os.Exit(1)
-	}
+	programs = testprogram.Build()
 	status := m.Run()
-	_ = os.RemoveAll(dir)
+	_ = os.RemoveAll(programs)
 	os.Exit(status)
 }
 
@@ -67,16 +58,7 @@ func newReader(t *testing.T) *reader {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return strconv.Itoa(testprogram.FreeAddress(t).Port)
 }
 
 func (r *reader) command(ctx context.Context, text string) *exec.Cmd {

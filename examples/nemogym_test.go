@@ -4,8 +4,6 @@ package examples_test
 
 import (
 	"fmt"
-	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -13,9 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"example.com/turn/internal/testprogram"
 )
 
 // A run is one of NeMo Gym's: its configuration, with the instance of the example's
@@ -35,14 +34,7 @@ func configure(t *testing.T, servers *servers) run {
 	if err := yaml.Unmarshal(example, &instances); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().(*net.TCPAddr)
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := testprogram.FreeAddress(t)
 	environment := instances["weather_env"]["environment_servers"]["single_agent_turn"]
 	environment["host"], environment["port"] = "127.0.0.1", address.Port // as Gym gives it some
 	text, err := yaml.Marshal(instances)
@@ -76,15 +68,8 @@ func (r run) spin(t *testing.T, implementation string, env map[string]string) *j
 	config := strings.Replace(r.config, "single_agent_turn:", implementation+":", 1)
 	env["NEMO_GYM_CONFIG_DICT"], env["NEMO_GYM_CONFIG_PATH"] = config, "weather_env"
 	j := start(t, filepath.Join("nemo-gym", "environment_servers", implementation), env, "bash", "-c", "cd . && "+python(t)+" app.py")
-	for deadline := time.Now().Add(eventually); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if response, err := http.Get(r.url); err == nil { // of any status, as for Gym
-			_ = response.Body.Close()
-			http.DefaultClient.CloseIdleConnections()
-			return j
-		}
-	}
-	t.Fatal("it does not listen")
-	return nil
+	testprogram.AwaitStatus(t, r.url, 0) // any will do, as for Gym
+	return j
 }
 
 // python is the interpreter itself: what is on the PATH may be a script.

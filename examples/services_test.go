@@ -5,7 +5,6 @@ package examples_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"example.com/turn/internal/testprogram"
 )
 
 // A service is turn serve as something starts it that watches over it.
@@ -28,14 +29,7 @@ type service struct {
 // listening gives a service an address of its own and starts it.
 func listening(t *testing.T, folder string, env map[string]string, program string, args ...string) *service {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := testprogram.FreeAddress(t).String()
 	env["TURN_LISTEN"] = address // goes before a file of settings
 	return &service{job: start(t, folder, env, program, args...), url: "http://" + address, env: env}
 }
@@ -43,18 +37,7 @@ func listening(t *testing.T, folder string, env map[string]string, program strin
 // wantReady waits for a probe to be content.
 func (s *service) wantReady(t *testing.T, path string) {
 	t.Helper()
-	defer http.DefaultClient.CloseIdleConnections()
-	for deadline := time.Now().Add(eventually); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		response, err := http.Get(s.url + path)
-		if err != nil {
-			continue
-		}
-		_ = response.Body.Close()
-		if response.StatusCode == http.StatusOK {
-			return
-		}
-	}
-	t.Fatalf("%s is not content", path)
+	testprogram.AwaitStatus(t, s.url+path, http.StatusOK)
 }
 
 // wantWork has a dataset run through the service, which then ends as it is told to.

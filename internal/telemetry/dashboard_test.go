@@ -58,6 +58,11 @@ func labelsOf(t *testing.T) map[string][]string {
 	return found
 }
 
+// metricOf is the metric that a series is of.
+func metricOf(series string) string {
+	return regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(series, "")
+}
+
 // Every query of the dashboard is of metrics that there are, by labels that they have, and
 // every metric of turn's own is shown.
 func TestTheDashboardShowsWhatThereIs(t *testing.T) {
@@ -97,12 +102,12 @@ func TestTheDashboardShowsWhatThereIs(t *testing.T) {
 						t.Errorf("%s: %s has no label %s", panel.Title, name, label)
 					}
 				}
-				shown[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), "_sum")] = true
+				shown[metricOf(name)] = true
 			}
 		}
 	}
 	for name := range there {
-		name = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), "_sum")
+		name = metricOf(name)
 		if strings.HasPrefix(name, "turn_") && !shown[name] {
 			t.Errorf("%s is not shown", name)
 		}
@@ -118,7 +123,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	there := map[string]bool{}
 	for name := range labelsOf(t) {
 		if strings.HasPrefix(name, "turn_") {
-			there[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), "_sum")] = true
+			there[metricOf(name)] = true
 		}
 	}
 	said := map[string]bool{}
