@@ -43,7 +43,6 @@ type sending struct {
 	reached bool // the last request of the last try may have got a connection
 	written bool // a byte of any try may have been written to one
 	last    reply
-	passed  int64         // bytes of the last reply that were not kept
 	wait    time.Duration // before the next try
 	before  error         // why the last try but one did not do
 }
@@ -52,6 +51,7 @@ type reply struct {
 	status int
 	header http.Header
 	body   []byte
+	passed int64 // bytes of it that were read and not kept
 }
 
 func (r reply) success() bool { return r.status >= 200 && r.status <= 299 }
@@ -80,7 +80,7 @@ func (s *sending) called(failure *failures.Failure) observe.Called {
 		called.Err = failure
 		return called
 	}
-	called.Status, called.Received = s.last.status, s.passed+int64(len(s.last.body))
+	called.Status, called.Received = s.last.status, s.last.passed+int64(len(s.last.body))
 	return called
 }
 
@@ -266,7 +266,7 @@ func (s *sending) read(response *http.Response) error {
 			s.last.body = nil // no words that a person could read
 		}
 	case s.call.NoReply:
-		s.passed, err = io.Copy(io.Discard, io.LimitReader(body, s.client.config.MaxReplyBytes))
+		s.last.passed, err = io.Copy(io.Discard, io.LimitReader(body, s.client.config.MaxReplyBytes))
 	case encoded:
 		err = failures.NotContract(s.client.Failed(s.call), fmt.Sprintf("it is encoded (%s), which was not asked for", encoding))
 	default:
